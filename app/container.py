@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from importlib.metadata import version
 
 # describes all tables: the erasure of a tenant deletes from each of them
 import app.tables  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -16,13 +14,35 @@ from app.agents.generation.service import Generation
 from app.agents.lifecycle.service import Lifecycle
 from app.agents.tools.tool import ToolServices
 from app.audit.service import AuditTrail
+from app.composition import (
+    WEBHOOKS_MESSAGE,
+    WebhookServices,
+    build_ask,
+    build_compaction,
+    build_deletion,
+    build_generation,
+    build_memory,
+    build_models,
+    build_recall,
+    build_subscriptions,
+    build_transfer,
+    build_webhooks,
+)
 from app.context.service import Compactor, ContextBuilder, DryRuns, TitleWriter
-from app.conversations.derived_titles import DerivedTitles
-from app.conversations.events import EventPublisher
+from app.conversation_services import build_parts, build_services
 from app.conversations.live.event_listener import event_listener
 from app.conversations.live.list_subscription import ListSubscriptions
-from app.conversations.live.subscription import ConversationSubscriptions
-from app.conversations.service import TOKEN_EPOCHS, Conversations
+from app.conversations.live.service import ConversationSubscriptions
+from app.conversations.service import (
+    TOKEN_EPOCHS,
+    Conversations,
+    ConversationUpdates,
+    Indexing,
+    StreamHandover,
+    Streams,
+    Summaries,
+    TrashService,
+)
 from app.core.bus.messages import Bus, Listener, Message, ThrottledCall
 from app.core.bus.notify import NotifyBus
 from app.core.bus.replicas import REPLICA, Replicas
@@ -36,7 +56,7 @@ from app.core.paging import Cursors
 from app.diagnostics.service import Statistics
 from app.embedding import base_url, build_spaces, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
-from app.governance.service import Erasures, Governance
+from app.governance.service import Erasures, Governance, OwnerViews, Purger
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.removals import REMOVALS, apply_removal
 from app.index.service import SearchIndex
@@ -44,19 +64,14 @@ from app.index.spaces.administration import SpaceAdministration
 from app.index.spaces.runtime import EmbeddingSpaceRegistry
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
-from app.operations.service import OperationHandler, Operations
+from app.operations.service import Operations
 from app.providers.chat import ChatModel
 from app.providers.embed_meter import EmbedMeter
-from app.providers.queues.endpoint_calls import EndpointCalls
-from app.providers.receivers.webhook_sender import WebhookSender
 from app.providers.schemas import Embedder
 from app.providers.tokens import TiktokenCounter
-from app.providers.upstream import Upstream
-from app.providers.window import LearntWindows
 from app.recall.service import RecallService
 from app.settings import Settings
 from app.settings.database import JobSettings
-from app.settings.models import ChatSettings
 from app.settings.server import BusSettings
 from app.tenancy.administration import Administration
 from app.tenancy.first_key import install_first_key, read_bootstrap_key
@@ -65,27 +80,13 @@ from app.tenancy.limit_admin import LimitAdministration
 from app.tenancy.limits.rate_sharing import RATES, RateSharing
 from app.tenancy.service import Tenancy
 from app.tenancy.spending.service import Spending
-from app.transfer.service import IMPORT, ConversationWriter, Exports, Forker, ImportRunner, Imports
-from app.webhooks.dispatch import Dispatcher
+from app.transfer.service import Exports, Forker, Imports
 from app.webhooks.outbox import WebhookOutbox
-from app.webhooks.rendering import EventRenderer
-from app.webhooks.service import SECRET_PURPOSE, Webhooks
 
 _JOBS_MESSAGE: Message = {"k": "jobs"}
 _SPACES_MESSAGE: Message = {"k": "spaces"}
-_WEBHOOKS_MESSAGE: Message = {"k": "webhooks"}
 _DELIVERIES_MESSAGE: Message = {"k": "deliveries"}
 _ANNOUNCE_EVERY_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookServices:
-    """The parts of webhooks: the API, the outbox that changes are recorded in, and what sends."""
-
-    api: Webhooks
-    outbox: WebhookOutbox
-    dispatcher: Dispatcher
-    sender: WebhookSender
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,12 @@ class Container:
     limits: LimitAdministration
     statistics: Statistics
     conversations: Conversations
+    updates: ConversationUpdates
+    streams: Streams
+    handover: StreamHandover
+    summaries: Summaries
+    trash: TrashService
+    indexing: Indexing
     subscriptions: ConversationSubscriptions
     list_subscriptions: ListSubscriptions
     facts: FactService
@@ -112,6 +119,9 @@ class Container:
     dry_runs: DryRuns
     title_writer: TitleWriter
     governance: Governance
+    purger: Purger
+    erasures: Erasures
+    owners: OwnerViews
     exports: Exports
     imports: Imports
     forker: Forker
@@ -189,15 +199,15 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         stack.push_async_callback(_end_and_write, auditing, container.audit.flush)
         await container.index.spaces.follow()
         stack.push_async_callback(_end, asyncio.create_task(container.index.spaces.follow_forever()))
-        handlers = container.subscriptions, container.list_subscriptions, container.conversations.streams.handover
+        handlers = container.subscriptions, container.list_subscriptions, container.handover
         await bus.start(_listener(container, event_listener(*handlers)))
         stack.callback(container.rate_sharing.share)
         stack.push_async_callback(_end, asyncio.create_task(container.rate_sharing.share_forever()))
         stack.callback(container.end_live)
         checking = asyncio.create_task(container.subscriptions.check_forever())
         stack.push_async_callback(_end, checking)
-        streaming = asyncio.create_task(container.conversations.streams.run_forever())
-        stack.push_async_callback(container.conversations.streams.close)
+        streaming = asyncio.create_task(container.streams.run_forever())
+        stack.push_async_callback(container.streams.close)
         stack.push_async_callback(_end, streaming)
         # closed first: answers that are being stored end before their turns are released
         stack.push_async_callback(container.close_chat)
@@ -239,7 +249,7 @@ def _listener(container: Container, live: Listener) -> Listener:
             container.replicas.on_message(message)
         elif message.get("k") == REMOVALS:
             apply_removal(container.index.resident, message)
-        elif message.get("k") == _WEBHOOKS_MESSAGE["k"]:
+        elif message.get("k") == WEBHOOKS_MESSAGE["k"]:
             container.webhooks.outbox.refresh_soon()
         elif message.get("k") == _DELIVERIES_MESSAGE["k"]:
             container.webhooks.dispatcher.wake()
@@ -259,19 +269,6 @@ def _queue(settings: JobSettings, ops: Database, bus: Bus) -> JobQueue:
     return JobQueue(ops, settings=settings, notify=notify)
 
 
-def _models(settings: ChatSettings, base: Foundation, spending: Spending) -> tuple[ChatModel | None, Upstream | None]:
-    """Return the chat model for the service's own calls, and the same endpoint for generated answers."""
-    endpoint = settings.endpoint
-    if endpoint is None:
-        return None, None
-    guard = partial(_refuse_in_transaction, base)
-    calls, windows = EndpointCalls(settings), LearntWindows(settings.llm_context_tokens)
-    return (
-        ChatModel(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls, windows=windows),
-        Upstream(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls, windows=windows),
-    )
-
-
 def _space_administration(
     base: Foundation, spaces: EmbeddingSpaceRegistry, queue: JobQueue, bus: Bus
 ) -> SpaceAdministration:
@@ -287,26 +284,6 @@ def _space_administration(
     )
 
 
-def _subscriptions(settings: Settings, database: Database, facts: FactService) -> ConversationSubscriptions:
-    subscriptions = ConversationSubscriptions(database, settings=settings)
-    subscriptions.event_sources.append(facts.recorded)
-    return subscriptions
-
-
-def _generation(
-    settings: Settings, conversations: Conversations, contexts: ContextBuilder, governance: Governance,
-    forker: Forker, upstream: Upstream | None, subscriptions: ConversationSubscriptions,
-) -> tuple[Generation, Responses]:  # fmt: skip
-    generation = Generation(
-        conversations=conversations, contexts=contexts, governance=governance, forker=forker, upstream=upstream,
-        settings=settings,
-    )  # fmt: skip
-    responses = Responses(
-        generation=generation, conversations=conversations, governance=governance, subscriptions=subscriptions
-    )
-    return generation, responses
-
-
 def build_container(
     settings: Settings, base: Foundation, runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]], bus: Bus
 ) -> Container:
@@ -318,107 +295,60 @@ def build_container(
     spaces = build_spaces(ops, runtimes, queue, tenancy)
     index = SearchIndex(spaces, ops, reader, jobs=queue, settings=settings.index, publish=bus.publish, tenancy=tenancy)
     outbox = _outbox(settings, ops, bus)
-    conversations = Conversations(
-        database, tenancy=tenancy, index=index, counter=counter, cursors=cursors, settings=settings, ops=ops, bus=bus,
-        outbox=outbox, jobs=queue, reader=reader,
-    )  # fmt: skip
+    parts = build_parts(settings, base, index=index, counter=counter, bus=bus, outbox=outbox, jobs=queue)
+    services = build_services(settings, base, parts, index=index, cursors=cursors, jobs=queue)
+    conversations = services.conversations
     spending = Spending(database, ops, cursors=cursors, settings=settings.chat)
-    chat, upstream = _models(settings.chat, base, spending)
-    facts = FactService(
-        database, ops, reader, tenancy=tenancy, conversations=conversations, index=index, outbox=outbox, chat=chat,
-        max_output_tokens=settings.chat.llm_max_output_tokens, cursors=cursors, settings=settings.facts,
-    )  # fmt: skip
-    memories = Memories(database, reader, tenancy=tenancy, index=index, cursors=cursors, settings=settings.limits)
-    recall_service = _recall(settings, database, conversations, facts, memories, index)
-    contexts = ContextBuilder(
-        conversations=conversations, facts=facts, recall_service=recall_service, counters=counters,
-        settings=settings.context,
-    )  # fmt: skip
-    compactor, dry_runs = _compaction(settings, database, conversations, facts, chat, counter)
-    audit = AuditTrail(database, ops, cursors=cursors, settings=settings.audit)
-    governance, operations = _governance(
-        base, settings, queue, cursors, conversations=conversations, facts=facts, memories=memories, index=index
+    chat, upstream = build_models(settings.chat, base, spending)
+    memory = build_memory(
+        settings, base, parts, services, index=index, outbox=outbox, chat=chat, cursors=cursors, jobs=queue
     )
-    imports, forker = _transfer(base, settings, queue, operations, index, facts, counter, EventPublisher(bus, outbox))
+    facts, memories = memory.facts, memory.memories
+    recall_service, contexts = build_recall(settings, database, services, parts, memory, index, counters)
+    compactor, dry_runs = build_compaction(settings, database, services, parts, facts, chat, counter)
+    audit = AuditTrail(database, ops, cursors=cursors, settings=settings.audit)
+    operations = Operations(database, ops, queue=queue, cursors=cursors, settings=settings.jobs)
+    deletion = build_deletion(base, cursors, operations, parts, facts=facts, memories=memories, index=index)
+    governance = deletion.governance
+    imports, forker = build_transfer(settings, base, operations, parts, memory, index=index, counter=counter)
     lifecycle = Lifecycle(
-        database, conversations=conversations, contexts=contexts, compactor=compactor, governance=governance,
-        facts=facts, queue=queue, secret=tenancy.secret_for("operation-tokens"), settings=settings,
+        database, conversations=conversations, sessions=services.sessions, summaries=services.summaries,
+        contexts=contexts, compactor=compactor, governance=governance, facts=facts, queue=queue,
+        secret=tenancy.secret_for("operation-tokens"), settings=settings,
     )  # fmt: skip
-    subscriptions = _subscriptions(settings, database, facts)
-    generation, responses = _generation(settings, conversations, contexts, governance, forker, upstream, subscriptions)
-    tools = ToolServices(conversations, contexts, recall_service, memories, compactor, facts)
-    ask_service = AskService(tools, governance=governance, audit=audit, chat=chat, settings=settings)
+    subscriptions = build_subscriptions(settings, database, facts)
+    generation, responses, openai_conversations = build_generation(
+        settings, services, memory, contexts, governance, forker, upstream, subscriptions
+    )
+    tools = ToolServices(conversations, services.sessions, contexts, recall_service, memories, compactor, facts)
+    ask_service = build_ask(settings, services, tools, governance, audit, chat)
     return Container(
         settings=settings, database=database, ops=ops, reader=reader, server=base.server, tenancy=tenancy,
-        conversations=conversations, facts=facts, memories=memories, recall_service=recall_service,
-        contexts=contexts, compactor=compactor, governance=governance, lifecycle=lifecycle, bus=bus, queue=queue,
-        exports=Exports(database, audit=audit, cursors=cursors), imports=imports, forker=forker, spending=spending,
-        chat=chat, replicas=Replicas(bus.publish), rate_sharing=RateSharing(tenancy.rates, publish=bus.publish),
-        administration=Administration(ops, tenancy=tenancy, cursors=cursors), dry_runs=dry_runs,
+        conversations=conversations, updates=memory.updates, streams=services.streams, summaries=services.summaries,
+        handover=services.streams.handover, trash=services.trash, indexing=memory.indexing, facts=facts,
+        memories=memories, recall_service=recall_service, contexts=contexts, compactor=compactor,
+        governance=governance, purger=deletion.purger, erasures=deletion.erasures,
+        owners=OwnerViews(database, conversations=conversations, expiry=parts.expiry, facts=facts, memories=memories),
+        exports=Exports(database, audit=audit, cursors=cursors), imports=imports, forker=forker, lifecycle=lifecycle,
+        bus=bus, queue=queue, spending=spending, chat=chat, replicas=Replicas(bus.publish),
+        rate_sharing=RateSharing(tenancy.rates, publish=bus.publish), dry_runs=dry_runs, audit=audit, index=index,
+        administration=Administration(ops, tenancy=tenancy, cursors=cursors), responses=responses,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
-        subscriptions=subscriptions, audit=audit, index=index, responses=responses,
-        list_subscriptions=ListSubscriptions(database, settings=settings),
-        title_writer=TitleWriter(conversations=conversations, chat=chat),
+        subscriptions=subscriptions, list_subscriptions=ListSubscriptions(database, settings=settings),
+        title_writer=TitleWriter(titles=services.titles, chat=chat),
         limits=LimitAdministration(ops, tenancy=tenancy, rates=settings.rates, chat=settings.chat),
         jobs=JobAdministration(database, ops, queue=queue, cursors=cursors), operations=operations, cursors=cursors,
-        openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
+        openai_conversations=openai_conversations,
         embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),
         tools=replace(tools, lifecycle=lifecycle, agent=ask_service), generation=generation, ask_service=ask_service,
-        webhooks=_webhooks(settings, base, queue, cursors, bus, outbox=outbox, operations=operations,
-                           read=(conversations, facts)),
+        webhooks=build_webhooks(settings, base, queue, cursors, bus, outbox=outbox, operations=operations,
+                           read=(services, facts)),
     )  # fmt: skip
-
-
-def _recall(
-    settings: Settings,
-    database: Database,
-    conversations: Conversations,
-    facts: FactService,
-    memories: Memories,
-    index: SearchIndex,
-) -> RecallService:
-    # searches are the longest statements; leave connections for others
-    searches = max(1, settings.database.database_pool_size // 2)
-    return RecallService(
-        database, conversations=conversations, facts=facts, memories=memories, index=index, concurrent_searches=searches
-    )
 
 
 def _outbox(settings: Settings, ops: Database, bus: Bus) -> WebhookOutbox:
     notify = ThrottledCall(lambda: bus.publish(_DELIVERIES_MESSAGE), interval_s=_ANNOUNCE_EVERY_S)
     return WebhookOutbox(ops, settings=settings.webhooks, notify=notify)
-
-
-def _webhooks(
-    settings: Settings,
-    base: Foundation,
-    queue: JobQueue,
-    cursors: Cursors,
-    bus: Bus,
-    *,
-    outbox: WebhookOutbox,
-    operations: Operations,
-    read: tuple[Conversations, FactService],
-) -> WebhookServices:
-    """Return the API of webhooks, and what sends their deliveries. `read`: the services that events are read from."""
-    conversations, facts = read
-    renderer = EventRenderer(conversations=conversations, facts=facts)
-    sender = WebhookSender(settings.webhooks, guard=partial(_refuse_in_transaction, base))
-    api = Webhooks(
-        base.database, base.ops, tenancy=base.tenancy, operations=operations, jobs=queue, cursors=cursors,
-        outbox=outbox, announce=lambda: bus.publish(_WEBHOOKS_MESSAGE), settings=settings.webhooks,
-    )  # fmt: skip
-    dispatcher = Dispatcher(
-        base.database, base.ops, renderer=renderer, sender=sender, secret=base.tenancy.secret_for(SECRET_PURPOSE),
-        user_agent=f"Turnkeep/{version('turnkeep')}",
-        grace_s=settings.server.graceful_shutdown_s,
-    )  # fmt: skip
-    return WebhookServices(api, outbox, dispatcher, sender)
-
-
-def _refuse_in_transaction(base: Foundation) -> None:
-    base.reader.refuse_in_transaction()
-    base.ops.refuse_in_transaction()
 
 
 def _counters() -> tuple[dict[str, TiktokenCounter], TiktokenCounter]:
@@ -427,61 +357,3 @@ def _counters() -> tuple[dict[str, TiktokenCounter], TiktokenCounter]:
     counter = counters["o200k_base"]
     counter.load()
     return counters, counter
-
-
-def _governance(
-    base: Foundation,
-    settings: Settings,
-    queue: JobQueue,
-    cursors: Cursors,
-    *,
-    conversations: Conversations,
-    facts: FactService,
-    memories: Memories,
-    index: SearchIndex,
-) -> tuple[Governance, Operations]:
-    """Return what deletes and erases, and the operations of erasures and imports."""
-    operations = Operations(base.database, base.ops, queue=queue, cursors=cursors, settings=settings.jobs)
-    erasures = Erasures(base.database, base.ops, tenancy=base.tenancy, operations=operations, cursors=cursors)
-    governance = Governance(
-        base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index,
-        erasures=erasures,
-    )  # fmt: skip
-    return governance, operations
-
-
-def _transfer(
-    base: Foundation,
-    settings: Settings,
-    queue: JobQueue,
-    operations: Operations,
-    index: SearchIndex,
-    facts: FactService,
-    counter: TiktokenCounter,
-    publisher: EventPublisher,
-) -> tuple[Imports, Forker]:
-    """Return what imports, its runner registered, and what forks conversations."""
-    database, tenancy, limits = base.database, base.tenancy, settings.limits
-    writer = ConversationWriter(tenancy=tenancy, index=index, publisher=publisher, settings=settings.conversations)
-    runner = ImportRunner(
-        database, writer, fact_writer=facts.writer, tenancy=tenancy, index=index, counter=counter, settings=settings
-    )
-    operations.handlers[IMPORT] = OperationHandler(runner.run, runner.stop)
-    titles = DerivedTitles(queue, model=settings.chat.title_model)
-    return (
-        Imports(database, base.ops, tenancy=tenancy, operations=operations, settings=settings.requests),
-        Forker(database, writer, tenancy=tenancy, index=index, publisher=publisher, titles=titles, limits=limits),
-    )
-
-
-def _compaction(
-    settings: Settings,
-    database: Database,
-    conversations: Conversations,
-    facts: FactService,
-    chat: ChatModel | None,
-    counter: TiktokenCounter,
-) -> tuple[Compactor, DryRuns]:
-    """Return what makes summaries, and what says beforehand what it would do."""
-    compactor = Compactor(conversations=conversations, chat=chat, counter=counter, settings=settings)
-    return compactor, DryRuns(database, conversations=conversations, facts=facts, chat=chat, settings=settings)

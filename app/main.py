@@ -55,7 +55,7 @@ from app.routers.rest.operations import (
     webhooks,
 )
 from app.settings import Settings
-from app.webhooks.dispatch import add_webhook_metrics, dispatching
+from app.webhooks.service import add_webhook_metrics, dispatching
 from app.worker.handlers import make_worker
 from app.worker.runner import Worker, add_job_metrics, add_sweep_metrics, working
 
@@ -154,7 +154,7 @@ def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Mon
     add_live_metrics(registry, container)
     _add_bus_metrics(registry, container.bus)
     registry.register(container.lifecycle.counters)
-    add_sweep_metrics(registry, container.governance.purger.counts)
+    add_sweep_metrics(registry, container.purger.counts)
     for metric in container.embed_meter.collectors:
         registry.register(metric)
     export(registry, lambda: _process_metrics(container, monitor))
@@ -189,7 +189,7 @@ def _process_metrics(container: Container, monitor: Monitor) -> Iterator[Metric]
     fallbacks = {reason: reader.fallbacks[reason] for reason in Fallback}
     text = "Reads that the primary has answered instead, by reason."
     yield counter("turnkeep_standby_fallbacks", text, "reason", fallbacks)
-    open_turns = container.conversations.streams.handover.open_turns
+    open_turns = container.handover.open_turns
     yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
     nbytes = container.index.resident.nbytes
     yield GaugeMetricFamily("turnkeep_search_index_bytes", "Memory of the search index, about.", value=nbytes)
@@ -213,7 +213,7 @@ def _figures(state: ServerState, worker: Worker | None) -> ProcessFigures:
         pools=lambda: _pools(container),
         search_index_bytes=lambda: container.index.resident.nbytes,
         live_connections=lambda: connections.open,
-        open_turns=lambda: container.conversations.streams.handover.open_turns,
+        open_turns=lambda: container.handover.open_turns,
         subscribers=lambda: container.subscriptions.subscribers,
     )
 

@@ -28,10 +28,9 @@ from app.context.compaction.service import COMPACT_JOB, Compactor
 from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
 from app.context.titles import TITLE_JOB, TitleWriter
 from app.context.token_counts import CountCache
-from app.conversations.queries.context_turns import ReadSummary
 from app.conversations.schemas.conversations import content_text
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
-from app.conversations.service import ContextTurns, ContextTurnsQuery, Conversations
+from app.conversations.service import ContextTurns, ContextTurnsQuery, Conversations, ReadSummary
 from app.core.errors import Unavailable
 from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger

@@ -10,9 +10,8 @@ from typing import Final
 
 from pydantic import BaseModel, Field
 
-from app.conversations.previews import first_words
 from app.conversations.schemas.titles import FirstExchange
-from app.conversations.service import TITLE_JOB, Conversations
+from app.conversations.service import TITLE_JOB, Titles, first_words
 from app.core.errors import AppError
 from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import get_logger
@@ -43,8 +42,8 @@ class Title(BaseModel):
 class TitleWriter:
     """Writes titles of conversations that have no title from their callers."""
 
-    def __init__(self, *, conversations: Conversations, chat: ChatModel | None) -> None:
-        self._titles = conversations.titles
+    def __init__(self, *, titles: Titles, chat: ChatModel | None) -> None:
+        self._titles = titles
         self._chat = chat
         self._log = get_logger()
 

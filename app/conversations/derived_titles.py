@@ -62,8 +62,8 @@ async def title_of_new(
 
 async def find_title(caller: Caller, tx: Transaction, head: ConversationRow) -> DerivedTitle | None:
     """Return a title from the first words of the first live question; None without one."""
-    found = await _first_question(caller, tx, head)
-    return None if found is None else _from_question(found.id, found.text)
+    question = await _first_question(caller, tx, head)
+    return None if question is None else _from_question(question.id, question.text)
 
 
 async def _first_question(caller: Caller, tx: Transaction, head: ConversationRow) -> MessageText | None:
@@ -95,9 +95,14 @@ class DerivedTitles:
         if title is None:
             return
         await title_store.set_title(
-            tx, caller.tenant_id, ConversationId(head.id), title=title.text, source=title.source,
-            turn_ids=title.turn_ids, model=None,
-        )  # fmt: skip
+            tx,
+            caller.tenant_id,
+            ConversationId(head.id),
+            title=title.text,
+            source=title.source,
+            turn_ids=title.turn_ids,
+            model=None,
+        )
         if self._model is not None:
             await self._jobs.enqueue(tx, caller.tenant_id, [title_job(head.id)])
 
@@ -151,7 +156,7 @@ class Titles:
             )
         if answer is None:
             return None
-        sources = {one.id: one.content_hash for one in (question, answer)}
+        sources = {message.id: message.content_hash for message in (question, answer)}
         return FirstExchange(question.text, answer.text, sources)
 
     async def store(
@@ -166,9 +171,14 @@ class Titles:
             if head is None:
                 return False
             await title_store.set_title(
-                tx, caller.tenant_id, conversation_id, title=title, source=TitleSource.MODEL, turn_ids=list(sources),
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                title=title,
+                source=TitleSource.MODEL,
+                turn_ids=list(sources),
                 model=model,
-            )  # fmt: skip
+            )
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=head.rev)
             self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_UPDATED, conversation_id)
         return True
@@ -181,9 +191,14 @@ class Titles:
             head = await self._unchanged(caller, tx, conversation_id, sources)
             if head is not None:
                 await title_store.set_title(
-                    tx, caller.tenant_id, conversation_id, title=head.derived_title,
-                    source=head.derived_title_source, turn_ids=head.derived_title_turn_ids, model=model,
-                )  # fmt: skip
+                    tx,
+                    caller.tenant_id,
+                    conversation_id,
+                    title=head.derived_title,
+                    source=head.derived_title_source,
+                    turn_ids=head.derived_title_turn_ids,
+                    model=model,
+                )
 
     async def _unchanged(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, sources: Mapping[UUID, bytes]

@@ -140,13 +140,26 @@ def parse_event(message: Message) -> BusEvent | None:
         case {"k": "changed" | "deleted" as kind, "t": str(tenant), "c": str(conversation), **rest}:
             rev = rest.get("r", 0)
             return BusEvent(kind, _tenant(tenant), _conversation(conversation), rev=rev if isinstance(rev, int) else 0)
-        case {"k": "delta", "t": str(tenant), "c": str(conversation), "u": str(turn), "e": int(epoch), "p": str(part),
-              "o": int(offset), "x": str(text)}:  # fmt: skip
+        case {
+            "k": "delta",
+            "t": str(tenant),
+            "c": str(conversation),
+            "u": str(turn),
+            "e": int(epoch),
+            "p": str(part),
+            "o": int(offset),
+            "x": str(text),
+        }:
             return BusEvent(
                 "delta", _tenant(tenant), _conversation(conversation), 0, TurnId(UUID(turn)), epoch, part, offset, text
             )
-        case {"k": "opened" | "resumed" | "ended" as kind, "t": str(tenant), "c": str(conversation),
-              "u": str(turn), "e": int(epoch)}:  # fmt: skip
+        case {
+            "k": "opened" | "resumed" | "ended" as kind,
+            "t": str(tenant),
+            "c": str(conversation),
+            "u": str(turn),
+            "e": int(epoch),
+        }:
             return BusEvent(kind, _tenant(tenant), _conversation(conversation), 0, TurnId(UUID(turn)), epoch)
         case {"k": "wanted", "t": str(tenant), "c": str(conversation), "u": str(turn), "h": str(holder)}:
             turn_id = TurnId(UUID(turn))

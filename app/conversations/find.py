@@ -38,12 +38,12 @@ async def refuse_trashed(
     caller: Caller, tx: Transaction, *, conversation_id: UUID | None, project: str, external_id: str | None
 ) -> None:
     """Raise Conflict `conversation_trashed` if a conversation with this id or external id is in the trash."""
-    found = await list_store.find_trashed(
+    trashed = await list_store.find_trashed(
         tx, caller.tenant_id, conversation_id=conversation_id, project=project, external_id=external_id
     )
-    if found is not None:
-        _require_inside(caller, found)
-        raise Conflict("conversation_trashed", _TRASHED, extra={"conversation_id": format_id(found.id)})
+    if trashed is not None:
+        _require_inside(caller, trashed)
+        raise Conflict("conversation_trashed", _TRASHED, extra={"conversation_id": format_id(trashed.id)})
 
 
 async def find_trashed(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow | None:

@@ -70,8 +70,9 @@ def content_hash(salt: bytes, form: bytes) -> bytes:
     return hashed.digest()
 
 
-def chain_hash(previous: bytes, *, turn_id: UUID, seq: int, role: str, kind: str, created_at: datetime,
-               content: bytes) -> bytes:  # fmt: skip
+def chain_hash(
+    previous: bytes, *, turn_id: UUID, seq: int, role: str, kind: str, created_at: datetime, content: bytes
+) -> bytes:
     """Return the chain hash after this turn (32 bytes)."""
     lines = (format_id(turn_id), str(seq), role, kind, format_time(created_at), content.hex())
     return hashlib.sha256(previous + "\n".join(lines).encode()).digest()

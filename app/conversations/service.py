@@ -6,66 +6,66 @@ transaction. A repeated turn id or Idempotency-Key stores nothing twice.
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
-from app.conversations.change import ChangeConditions, change_conversation
+from app.conversations.change import ConversationUpdates
 from app.conversations.create import get_or_create, require_same_people
-from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
+from app.conversations.derived_titles import TITLE_JOB, Titles
 from app.conversations.events import EventPublisher
 from app.conversations.find import (
     find_by_external_id,
     get_conversation,
     get_first_conversation,
     get_partial_turn,
-    lock_conversation,
     require_reachable,
 )
 from app.conversations.policies import FACTS_AGAIN_JOB, FACTS_JOB, WITHDRAW_JOB
+from app.conversations.previews import first_words
 from app.conversations.queries.context_turns import (
     ContextTurns,
     ContextTurnsQuery,
     OmittedTurns,
+    ReadSummary,
     count_omitted,
     read_context_turns,
 )
 from app.conversations.queries.history import History
+from app.conversations.queries.reads import ConversationReads
 from app.conversations.queries.recent import recent_turns
-from app.conversations.queries.sources import Sources
-from app.conversations.responses.service import StoredResponses
+from app.conversations.queries.sources import FactSources, FactSourceService
+from app.conversations.responses.service import ResponseEraser, ResponseService
 from app.conversations.retention.expiry import ConversationExpiry
 from app.conversations.retention.service import RetentionEraser
-from app.conversations.retention.trash import TRASH_JOB, ConversationTrash
+from app.conversations.retention.trash import TRASH_JOB, ConversationTrash, TrashService
 from app.conversations.schemas.append import IndexTime
 from app.conversations.schemas.conversations import (
     AppendResult,
     Conversation,
     ConversationCreate,
-    ConversationUpdate,
-    Hydrated,
     ListedConversation,
     Revision,
     RevisionResult,
     Turn,
     TurnInput,
-    TurnT,
-    UpdatedConversation,
     Verification,
 )
 from app.conversations.schemas.history import HistoryPage, HistoryQuery
 from app.conversations.schemas.listing import ConversationFilter, ConversationSearch
-from app.conversations.schemas.participants import Participant
-from app.conversations.stores import conversation_store, list_store, stream_store, token_store, turn_store
-from app.conversations.stores.conversation_store import TurnRow
+from app.conversations.stores import conversation_store, list_store, turn_list_store
+from app.conversations.stores.expiry_store import ExpiryCandidate
+from app.conversations.streams.commit import TurnReplacement
+from app.conversations.streams.exchanges import Exchange, Exchanges, open_answer_turn
+from app.conversations.streams.handover import StreamHandover
 from app.conversations.streams.permissions import permitted_turns
 from app.conversations.streams.service import Streams
 from app.conversations.summaries.invalidation import COMPACT_JOB, RETAIN_JOB
 from app.conversations.summaries.service import Summaries
-from app.conversations.turns.append import Appender
-from app.conversations.turns.erase import TurnErasure, erase_turns
+from app.conversations.turns.append import AppendService
+from app.conversations.turns.erase import ConversationEraser, TurnErasure
 from app.conversations.turns.erase_actor import ActorEraser
 from app.conversations.turns.index_jobs import Indexing
-from app.conversations.turns.revise import Reviser
+from app.conversations.turns.revise import ReviseService
 from app.conversations.turns.sessions import Sessions
 from app.conversations.turns.verify import verify
 from app.conversations.views import (
@@ -76,37 +76,62 @@ from app.conversations.views import (
     listed_view,
     turn_view,
 )
-from app.core.bus.messages import Bus
 from app.core.database.reader import DatabaseReader
-from app.core.database.transactions import Database, Transaction
+from app.core.database.transactions import Database
 from app.core.errors import NotFound
-from app.core.ids import ConversationId, TurnId, format_id, parse_id
-from app.core.jobs import JobQueue
-from app.core.outbox import EventOutbox, EventType
-from app.core.paging import Cursors, LimitedList, Order, Page, make_page, page_of_views
-from app.formats.schemas import CanonicalTurn, Role, TokenCounter
-from app.index.service import SearchIndex
+from app.core.ids import ConversationId, TurnId
+from app.core.outbox import EventType
+from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.formats.schemas import CanonicalTurn, Role
 from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope, TokenEpochs
 from app.tenancy.service import Tenancy
 
 __all__ = [
     "COMPACT_JOB",
-    "FACTS_AGAIN_JOB", "FACTS_JOB",
+    "FACTS_AGAIN_JOB",
+    "FACTS_JOB",
     "RETAIN_JOB",
     "TITLE_JOB",
     "TOKEN_EPOCHS",
     "TRASH_JOB",
     "WITHDRAW_JOB",
+    "ActorEraser",
     "ContextTurns",
     "ContextTurnsQuery",
+    "ConversationEraser",
+    "ConversationExpiry",
+    "ConversationReads",
+    "ConversationTrash",
+    "ConversationUpdates",
     "Conversations",
+    "Exchange",
+    "Exchanges",
+    "ExpiryCandidate",
+    "FactSourceService",
+    "FactSources",
+    "Indexing",
     "OmittedTurns",
+    "ReadSummary",
+    "ResponseEraser",
+    "ResponseService",
+    "RetentionEraser",
+    "Sessions",
+    "StreamHandover",
+    "Streams",
+    "Summaries",
+    "Titles",
+    "TrashService",
     "TurnErasure",
-]  # fmt: skip
+    "TurnReplacement",
+    "first_words",
+    "open_answer_turn",
+]
 
 TOKEN_EPOCHS = TokenEpochs(
-    current=token_store.find_token_epoch, move=token_store.move_token_epoch, require_reachable=require_reachable
+    current=conversation_store.find_token_epoch,
+    move=conversation_store.move_token_epoch,
+    require_reachable=require_reachable,
 )
 
 
@@ -114,80 +139,53 @@ class Conversations:
     """Public API of conversations and turns."""
 
     def __init__(
-        self, database: Database, *, tenancy: Tenancy, index: SearchIndex, counter: TokenCounter, cursors: Cursors,
-        settings: Settings, ops: Database, bus: Bus, outbox: EventOutbox, jobs: JobQueue, reader: DatabaseReader,
-    ) -> None:  # fmt: skip
+        self,
+        database: Database,
+        reader: DatabaseReader,
+        *,
+        tenancy: Tenancy,
+        cursors: Cursors,
+        settings: Settings,
+        publisher: EventPublisher,
+        appends: AppendService,
+        revisions: ReviseService,
+    ) -> None:
         self._database, self._reader, self._idempotency = database, reader, tenancy.idempotency
-        self._cursors, self._settings, self._index, self._jobs = cursors, settings, index, jobs
-        self.indexing = Indexing(database, index=index)
-        """Indexing jobs that run after the append."""
-        limits, options = settings.limits, settings.conversations
-        self._history = History(reader, cursors=cursors, max_bytes=limits.max_answer_bytes)
-        self._publisher = publisher = EventPublisher(bus, outbox)
-        self._titles = titles = DerivedTitles(jobs, model=settings.chat.title_model)
-        self.responses = StoredResponses(database, max_bytes=limits.max_answer_bytes)
-        """Answers that are read and continued by an id."""
-        self.titles = Titles(database, publisher=publisher)
-        """Titles that the chat model writes."""
-        self._appender = Appender(
-            database, tenancy=tenancy, index=index, counter=counter, limits=limits,
-            session_gap_s=options.session_gap_s, publisher=publisher, titles=titles,
-        )  # fmt: skip
-        self._reviser = Reviser(
-            database, tenancy=tenancy, index=index, appender=self._appender, limits=limits, jobs=jobs, outbox=outbox,
-            titles=titles,
-        )  # fmt: skip
-        self.streams = Streams(
-            database, ops, tenancy=tenancy, appender=self._appender, reviser=self._reviser, publisher=publisher,
-            settings=settings, jobs=jobs,
-        )  # fmt: skip
-        """Open turns."""
-        self.summaries = Summaries(
-            database, ops, reader, tenancy=tenancy, index=index, jobs=jobs, publisher=publisher, cursors=cursors,
-            max_bytes=limits.max_answer_bytes, erase_without_summary=options.erase_without_summary,
-        )  # fmt: skip
-        """Summaries of older turns."""
-        self.sources = Sources(database, jobs=jobs, publisher=publisher)
-        """Reads turns for packages that derive data from them."""
-        self.sessions = Sessions(database, appender=self._appender, publisher=publisher, settings=settings)
-        """Conversations by external id, created at first use."""
-        self.expiry = ConversationExpiry(ops, publisher=publisher)
-        """Deletes expired conversations."""
-        self.trash = ConversationTrash(
-            database, index=index, publisher=publisher, jobs=jobs, days=options.trash_days,
-            abort_open=self.streams.finalizer.abort_open,
-        )  # fmt: skip
-        """Hides conversations for some days, and restores them."""
-        self.retention_eraser = RetentionEraser(
-            publisher=publisher, titles=titles, without_summary=options.erase_without_summary,
-        )  # fmt: skip
-        """Erases turns that retention does not keep."""
-        self.actor_eraser = ActorEraser(publisher=publisher, erase_turns=self._erase_only_these)
-        """Erases the turns and the name of an actor."""
+        self._cursors, self._settings, self._publisher = cursors, settings, publisher
+        self._appends, self._revisions = appends, revisions
+        self._history = History(reader, cursors=cursors, max_bytes=settings.limits.max_answer_bytes)
 
     # conversations
 
     async def create(
-        self, caller: Caller, *, body: ConversationCreate, idempotency_key: IdempotencyKey | None = None,
+        self,
+        caller: Caller,
+        *,
+        body: ConversationCreate,
+        idempotency_key: IdempotencyKey | None = None,
         owner_pointer: str = "/owner",
-    ) -> RequestResult[Conversation]:  # fmt: skip
+    ) -> RequestResult[Conversation]:
         """Create a conversation, or return the one with this id or external id.
 
         Raises Conflict `conversation_owned` if that has another owner than the body names, or other participants.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
-            made = await self._idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: get_or_create(caller, tx, body, self._settings),
-                result_ids=lambda row: [row.id], read=get_first_conversation,
-            )  # fmt: skip
-            row = made.value
-            if not made.is_replay:
-                if not made.is_new:
+            result = await self._idempotency.run_once(
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: get_or_create(caller, tx, body, self._settings),
+                result_ids=lambda row: [row.id],
+                read=get_first_conversation,
+            )
+            row = result.value
+            if not result.is_replay:
+                if not result.is_new:
                     require_same_people(row, body, owner_pointer=owner_pointer)
                 self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
-                if made.is_new:
+                if result.is_new:
                     self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_CREATED, row.id)
-        return made.with_value(conversation_view_for(caller, made.value, external_id=body.external_id))
+        return result.with_value(conversation_view_for(caller, result.value, external_id=body.external_id))
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """Return one conversation. Conversation tokens are accepted."""
@@ -223,56 +221,32 @@ class Conversations:
         """
         scope = f"conversations|{caller.tenant_id}|{order}|{where!r}"
         after = self._cursors.read_time(scope, cursor)
-        found = await self._reader.read(
+        conversations = await self._reader.read(
             caller.tenant_id,
             lambda tx: list_store.list_conversations(
-                tx, caller.tenant_id, where=where, reach=caller.reach(project=where.project, owner=where.owner),
-                newest_first=order == "desc", after=after, limit=limit + 1,
+                tx,
+                caller.tenant_id,
+                where=where,
+                reach=caller.reach(project=where.project, owner=where.owner),
+                newest_first=order == "desc",
+                after=after,
+                limit=limit + 1,
                 max_bytes=self._settings.limits.max_answer_bytes,
             ),
-        )  # fmt: skip
-        page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=found.cut)
+        )
+        page = make_page(
+            conversations.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=conversations.cut
+        )
         return page_of_views(page, Page[ListedConversation], listed_view)
 
     async def search(self, caller: Caller, *, request: ConversationSearch) -> Page[ListedConversation]:
         """Return the conversations that match all given filters, by latest activity."""
-        given = request.model_dump(exclude={"order", "limit", "cursor", "metadata", "archived"})
+        filters = request.model_dump(exclude={"order", "limit", "cursor", "metadata", "archived"})
         metadata = None if request.metadata is None else json.dumps(request.metadata, sort_keys=True)
-        where = ConversationFilter(**given, metadata=metadata, archived=request.archived_filter())
+        where = ConversationFilter(**filters, metadata=metadata, archived=request.archived_filter())
         return await self.list_conversations(
             caller, where=where, order=request.order, limit=request.limit, cursor=request.cursor
         )
-
-    async def update(
-        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, body: ConversationUpdate,
-        tags: frozenset[str] | None, replaces_metadata: bool,
-    ) -> UpdatedConversation:  # fmt: skip
-        """Change the given fields in the caller's transaction and keep all others."""
-        max_bytes = self._settings.limits.max_metadata_bytes
-        row, has_new_owner = await change_conversation(
-            caller, tx, conversation_id, body, jobs=self._jobs, titles=self._titles,
-            conditions=ChangeConditions(max_bytes, replaces_metadata=replaces_metadata, tags=tags),
-        )  # fmt: skip
-        self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
-        self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_UPDATED, row.id)
-        return UpdatedConversation(conversation_view_for(caller, row), has_new_owner)
-
-    async def erase(
-        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, project: str
-    ) -> dict[str, int]:
-        """Delete a conversation and its turns, in the caller's transaction."""
-        self._publisher.publish_deleted(tx, caller.tenant_id, conversation_id)
-        self._publisher.record_conversation(
-            tx, caller.tenant_id, EventType.CONVERSATION_DELETED, conversation_id, project=project
-        )
-        return await stream_store.delete_conversation(tx, caller.tenant_id, conversation_id)
-
-    async def lock(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> str:
-        """Lock a conversation until the transaction ends, so that nothing is appended; return its project.
-
-        Raises NotFound.
-        """
-        return (await lock_conversation(caller, tx, conversation_id)).project
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:
         """Check the hash chain and return the first break."""
@@ -281,49 +255,36 @@ class Conversations:
     # turns
 
     async def revise(
-        self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId, body: Revision,
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_id: TurnId,
+        body: Revision,
         idempotency_key: IdempotencyKey | None = None,
-    ) -> RequestResult[RevisionResult]:  # fmt: skip
+    ) -> RequestResult[RevisionResult]:
         """Store a revision of a live turn.
 
         Raises NotFound; Conflict `already_superseded` (with the id of the live turn), `conversation_advanced`,
         `turn_id_conflict`, `turn_erased`, `idempotency_mismatch`; Invalid if the turn breaks a rule.
         """
-        return await self._reviser.revise(
-            caller, conversation_id, turn_id=turn_id, body=body, idempotency_key=idempotency_key,
-            expire=self.streams.expire,
-        )  # fmt: skip
-
-    async def erase_turns(
-        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, turn_ids: Sequence[UUID],
-        only_this: bool,
-    ) -> TurnErasure:  # fmt: skip
-        """Erase turns and, unless `only_this`, their other revisions, in the caller's transaction.
-
-        Raises NotFound, naming the missing turns.
-        """
-        erasure = await erase_turns(
-            caller, tx, conversation_id, turn_ids, only_this=only_this, index=self._index, jobs=self._jobs,
-            titles=self._titles,
-        )  # fmt: skip
-        self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=erasure.result.rev)
-        self._publisher.outbox.record(
-            tx, caller.tenant_id, EventType.TURN_ERASED, map(parse_id, erasure.result.erased),
-            conversation_id=conversation_id,
-        )  # fmt: skip
-        return erasure
-
-    async def _erase_only_these(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_ids: Sequence[UUID]
-    ) -> TurnErasure:
-        return await self.erase_turns(caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=True)
+        return await self._revisions.revise(
+            caller, conversation_id, turn_id=turn_id, body=body, idempotency_key=idempotency_key
+        )
 
     async def append(
-        self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput],
-        expected_seq: int | None = None, vectors: IndexTime = IndexTime.NOW,
-        idempotency_key: IdempotencyKey | None = None, is_import: bool = False, sanitised: Sequence[str] = (),
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turns: Sequence[TurnInput],
+        expected_seq: int | None = None,
+        vectors: IndexTime = IndexTime.NOW,
+        idempotency_key: IdempotencyKey | None = None,
+        is_import: bool = False,
+        sanitised: Sequence[str] = (),
         of_history: Collection[UUID] = (),
-    ) -> RequestResult[AppendResult]:  # fmt: skip
+    ) -> RequestResult[AppendResult]:
         """Append turns, all or none.
 
         `vectors`: when their vectors are made. `is_import`: they were said before. `sanitised` is part of the result.
@@ -332,7 +293,7 @@ class Conversations:
         are accepted; Forbidden `token_not_allowed` for turns that the token does not permit.
         """
         writer = caller.require_conversation(Scope.WRITE, conversation_id)
-        appended = await self._appender.append(
+        appended = await self._appends.append(
             writer,
             conversation_id,
             turns=permitted_turns(caller, turns),
@@ -348,7 +309,7 @@ class Conversations:
         self, caller: Caller, *, idempotency_key: IdempotencyKey | None
     ) -> RequestResult[AppendResult] | None:
         """Return the stored result of an append with this key, or None. Raises Conflict `idempotency_mismatch`."""
-        return await self._appender.find_result(caller, idempotency_key)
+        return await self._appends.find_result(caller, idempotency_key)
 
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
         """Return one turn of a conversation. Conversation tokens are accepted."""
@@ -393,78 +354,21 @@ class Conversations:
             await require_reachable(caller, tx, conversation_id)
             return await count_omitted(caller, tx, conversation_id, ranges=ranges)
 
-    async def display_names(
-        self, caller: Caller, tx: Transaction, *, conversation_ids: Collection[UUID | None]
-    ) -> dict[UUID, str]:
-        """Return the names of conversations by id: the caller's title, else external id, derived title, id."""
-        ids = [one for one in conversation_ids if one is not None]
-        names = await conversation_store.find_names(tx, caller.tenant_id, ids)
-        return {one: names.get(one) or format_id(one) for one in ids}
-
     async def newest_of_role(
         self, caller: Caller, conversation_id: ConversationId, *, role: Role, actors: Sequence[str] | None
     ) -> CanonicalTurn | None:
         """Return the newest live turn with this role that still has content, by one of `actors` if they are given."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await require_reachable(caller, tx, conversation_id)
-            found = await conversation_store.list_turns(
+            turns = await turn_list_store.list_turns(
                 tx,
                 caller.tenant_id,
                 conversation_id,
                 newest_first=True,
-                after=None,
-                before=None,
                 actors=actors,
                 role=role.value,
                 with_erased=False,
                 limit=1,
                 max_bytes=self._settings.limits.max_answer_bytes,
             )
-        return canonical_turn(found.rows[0]) if found.rows else None
-
-    async def participants(
-        self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID] | None, project: str | None,
-        owner: str | None, limit: int, max_people: int,
-    ) -> dict[UUID, list[Participant]]:  # fmt: skip
-        """Return the speakers of the conversations of a scope, latest first; without any beyond `max_people`."""
-        found = await list_store.list_participants(
-            tx,
-            caller.tenant_id,
-            conversation_ids=conversation_ids,
-            reach=caller.reach(project=project, owner=owner),
-            limit=limit,
-            max_people=max_people,
-        )
-        return {key: [Participant.model_validate(item) for item in items] for key, items in found}
-
-    async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated[Turn]:
-        """Return turns by id, in the caller's transaction. If not all fit, the first ids', and the ids left out."""
-        return await self._hydrate(caller, tx, turn_ids, turn_view)
-
-    async def hydrate_for_context(
-        self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]
-    ) -> Hydrated[CanonicalTurn]:
-        """Return turns as `hydrate` does, in canonical form."""
-        return await self._hydrate(caller, tx, turn_ids, canonical_turn)
-
-    async def _hydrate(
-        self, caller: Caller, tx: Transaction, turn_ids: Sequence[UUID], view: Callable[[TurnRow], TurnT]
-    ) -> Hydrated[TurnT]:
-        found = await turn_store.find_ordered(
-            tx, caller.tenant_id, turn_ids, max_bytes=self._settings.limits.max_answer_bytes
-        )
-        # Turns that were superseded or erased since the search are not shown.
-        shown = {row.id: view(row) for row in found.rows if row.superseded_by is None and row.erased_at is None}
-        last = turn_ids.index(found.rows[-1].id) if found.cut else len(turn_ids)
-        return Hydrated(shown, frozenset(turn_ids[last + 1 :]))
-
-    async def neighbours(
-        self, caller: Caller, tx: Transaction, *, places: Sequence[tuple[UUID, int]], reach: int
-    ) -> LimitedList[Turn]:
-        """Return live turns around and at places (conversation, position).
-
-        One turn can be near up to twice `reach` places, and is returned for each.
-        """
-        max_bytes = self._settings.limits.max_answer_bytes // (2 * reach)
-        found = await turn_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, max_bytes=max_bytes)
-        return LimitedList([turn_view(row) for row in found.rows], found.cut)
+        return canonical_turn(turns.rows[0]) if turns.rows else None

@@ -115,15 +115,6 @@ conversation_heads = Table(
     _conversation(),
 )
 """Counters, chain hash, session. Changes at every append: narrow and without an index. Its row lock orders appends."""
-LIVE_TURN: Final = "t.status = 'committed' and t.superseded_by is null"
-"""Condition on a live turn `t`, for literal SQL."""
-
-
-def call_key(expression: str) -> str:
-    """Return the SQL of the id by which a call and its result are paired, as `formats.call_key`."""
-    return rf"btrim({expression}, E' \t\r\n')"
-
-
 turns = Table(
     "turns",
     METADATA,
@@ -201,6 +192,8 @@ turns = Table(
     ),
 )
 """Turns. Their JSON is `json`, not `jsonb`: it is returned as it was sent, and the hash stays valid."""
+LIVE: Final = (turns.c.status == "committed", turns.c.superseded_by.is_(None))
+"""Conditions on a live turn."""
 turn_streams = Table(
     "turn_streams",
     METADATA,

@@ -1,7 +1,7 @@
 """The view of an owner: all that is stored under it, so that a person can see, correct and erase it."""
 
 from app.conversations.schemas.listing import ConversationFilter
-from app.conversations.service import Conversations
+from app.conversations.service import ConversationExpiry, Conversations
 from app.core.database.transactions import Database
 from app.governance.schemas import OwnedConversations, OwnedFacts, OwnedMemories, OwnerLookup, OwnerView
 from app.memory.longterm.service import Memories
@@ -14,10 +14,17 @@ class OwnerViews:
     """Reads what is stored under an owner."""
 
     def __init__(
-        self, database: Database, *, conversations: Conversations, facts: FactService, memories: Memories
+        self,
+        database: Database,
+        *,
+        conversations: Conversations,
+        expiry: ConversationExpiry,
+        facts: FactService,
+        memories: Memories,
     ) -> None:
         self._database = database
         self._conversations = conversations
+        self._expiry = expiry
         self._facts = facts
         self._memories = memories
 
@@ -37,23 +44,28 @@ class OwnerViews:
 
     async def _list_conversations(self, caller: Caller, request: OwnerLookup) -> OwnedConversations:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            count, _ = await self._conversations.expiry.count(
+            count, _ = await self._expiry.count(
                 caller, tx, conversation_id=None, owner=request.owner, project=request.project
             )
         page = await self._conversations.list_conversations(
-            caller, order="desc",
+            caller,
+            order="desc",
             where=ConversationFilter(owner=request.owner, project=request.project, trashed=None),
-            limit=request.limit, cursor=request.conversations_cursor,
-        )  # fmt: skip
+            limit=request.limit,
+            cursor=request.conversations_cursor,
+        )
         return OwnedConversations(count=count, data=page.data, has_more=page.has_more, next_cursor=page.next_cursor)
 
     async def _list_facts(self, caller: Caller, request: OwnerLookup) -> OwnedFacts:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             count = await self._facts.count_of(caller, tx, owner=request.owner, project=request.project)
         page = await self._facts.list_page(
-            caller, where=FactSearch(owner=request.owner, project=request.project), newest_first=True,
-            limit=request.limit, cursor=request.facts_cursor,
-        )  # fmt: skip
+            caller,
+            where=FactSearch(owner=request.owner, project=request.project),
+            newest_first=True,
+            limit=request.limit,
+            cursor=request.facts_cursor,
+        )
         return OwnedFacts(count=count, data=page.data, has_more=page.has_more, next_cursor=page.next_cursor)
 
     async def _list_memories(self, caller: Caller, request: OwnerLookup) -> OwnedMemories:
@@ -62,7 +74,11 @@ class OwnerViews:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             count = await self._memories.count_of(caller, tx, owner=request.owner)
         page = await self._memories.list_page(
-            caller, agent_id=None, owner=request.owner, newest_first=True, limit=request.limit,
+            caller,
+            agent_id=None,
+            owner=request.owner,
+            newest_first=True,
+            limit=request.limit,
             cursor=request.memories_cursor,
-        )  # fmt: skip
+        )
         return OwnedMemories(count=count, data=page.data, has_more=page.has_more, next_cursor=page.next_cursor)

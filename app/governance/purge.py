@@ -10,12 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
+from operator import attrgetter
 from uuid import UUID
 
 from app.audit.schemas import Action
 from app.audit.service import record
-from app.conversations.retention.expiry import ConversationExpiry
-from app.conversations.stores.expiry_store import ExpiryCandidate
+from app.conversations.service import ConversationExpiry, ExpiryCandidate
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import TenantId
@@ -33,17 +33,62 @@ _LONGEST_S = 240.0
 # Pause as a multiple of the duration of a step: half of the time is left to appends.
 
 
+class PurgeSteps:
+    """Deletes some rows of hidden conversations, in the caller's transactions."""
+
+    def __init__(self, *, expiry: ConversationExpiry, facts: FactService, index: SearchIndex) -> None:
+        self._expiry = expiry
+        self._facts = facts
+        self._index = index
+
+    async def step(
+        self, caller: Caller, tx: Transaction, conversation_ids: Sequence[UUID], *, waiting: bool
+    ) -> tuple[dict[str, int], bool]:
+        """Run one step of a bounded number of rows; without `waiting` the transaction is one of the ops role.
+
+        Return the deleted rows by table, and whether more are left.
+        """
+        has_facts_by_id = await self._expiry.lock(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
+        if has_facts_by_id and not waiting:
+            # after the lock: an erasure that has hidden one of them meanwhile is found
+            for conversation_id in await store.list_being_erased(tx, caller.tenant_id, list(has_facts_by_id)):
+                del has_facts_by_id[conversation_id]
+        if not has_facts_by_id:
+            return {}, False
+        locked, with_facts = list(has_facts_by_id), [key for key, has_facts in has_facts_by_id.items() if has_facts]
+        turn_ids = await self._expiry.lock_turns(caller, tx, conversation_ids=locked, limit=_ROWS)
+        counts: Counter[str] = Counter()
+        if turn_ids:
+            if with_facts:
+                counts.update(await self._facts.invalidate(caller, tx, turn_ids=turn_ids))
+            counts.update(await self._index.erase_entries(caller, tx, kind=EntryKind.TURN, source_ids=turn_ids))
+            counts.update(await self._expiry.delete_turns(caller, tx, turn_ids=turn_ids))
+            # The keys of facts are locked in one transaction, always in the same order, so that no deadlock occurs.
+            if with_facts or len(turn_ids) == _ROWS:
+                return dict(counts), True
+        # Facts without a turn; a fact's index entry is deleted with it.
+        if with_facts:
+            facts, more = await self._facts.erase_some(caller, tx, conversation_ids=with_facts, limit=_ROWS)
+            counts.update(facts)
+            if more:
+                return dict(counts), True
+        rest = await self._index.erase_some(caller, tx, conversation_ids=locked, limit=_ROWS)
+        rest["summaries"] = await self._expiry.delete_summaries(caller, tx, conversation_ids=locked, limit=_ROWS)
+        more = _ROWS in {rest["index_entries"], rest["summaries"]}
+        if not more:
+            rest["conversations"] = await self._expiry.delete_conversations(caller, tx, conversation_ids=locked)
+        counts.update(rest)
+        return dict(+counts), more
+
+
 class Purger:
     """Deletes hidden conversations. `counts`: rows by table, and `expired` conversations, since the start."""
 
-    def __init__(
-        self, database: Database, ops: Database, *, expiry: ConversationExpiry, facts: FactService, index: SearchIndex
-    ) -> None:
+    def __init__(self, database: Database, ops: Database, *, expiry: ConversationExpiry, steps: PurgeSteps) -> None:
         self._database = database
         self._ops = ops
-        self._lifetimes = expiry
-        self._facts = facts
-        self._index = index
+        self._expiry = expiry
+        self._steps = steps
         self._log = get_logger()
         self.counts: Counter[str] = Counter()
 
@@ -55,18 +100,20 @@ class Purger:
         began = time.monotonic()
         failed: AppError | None = None
         before = self.counts.copy()
-        last: ExpiryCandidate | None = None
+        newest_candidate: ExpiryCandidate | None = None
         while time.monotonic() - began < _LONGEST_S:
-            found = await self._lifetimes.candidates(after=last, limit=_CONVERSATIONS)
-            for tenant_id, some in groupby(sorted(found, key=lambda one: one.tenant_id), lambda one: one.tenant_id):
+            async with self._ops.across_tenants() as tx:
+                candidates = await self._expiry.candidates(tx, after=newest_candidate, limit=_CONVERSATIONS)
+            by_tenant = sorted(candidates, key=attrgetter("tenant_id"))
+            for tenant_id, of_tenant in groupby(by_tenant, attrgetter("tenant_id")):
                 try:
-                    await self._sweep_tenant(tenant_id, [one.id for one in some])
+                    await self._sweep_tenant(tenant_id, [candidate.id for candidate in of_tenant])
                 except AppError as error:
                     failed = failed or error
                     self._log.warning("sweep.failed", tenant_id=tenant_id, code=error.code)
-            if len(found) < _CONVERSATIONS:
+            if len(candidates) < _CONVERSATIONS:
                 break
-            last = found[-1]
+            newest_candidate = candidates[-1]
         done = self.counts - before
         if done:
             self._log.info("conversations.swept", count=done["expired"], kind="expired")
@@ -78,7 +125,7 @@ class Purger:
         caller = job_caller(tenant_id)
         step = time.monotonic()
         async with self._database.transaction(tenant_id) as tx:
-            hidden = await self._lifetimes.hide_expired(caller, tx, conversation_ids=conversation_ids)
+            hidden = await self._expiry.hide_expired(caller, tx, conversation_ids=conversation_ids)
             if hidden:
                 record(tx, caller, Action.CONVERSATION_DELETE, counts={"conversations": hidden})
         self.counts["expired"] += hidden
@@ -107,47 +154,7 @@ class Purger:
         """Run one step of a bounded number of rows. Return the deleted rows by table, and whether more are left."""
         if waiting:
             async with self._database.transaction(caller.tenant_id) as tx:
-                return await self.step(caller, tx, conversation_ids, waiting=True)
+                return await self._steps.step(caller, tx, conversation_ids, waiting=True)
         # as the ops role, which sees the operations of all tenants: another one may have started an erasure of this one
         async with self._ops.across_tenants() as tx:
-            return await self.step(caller, tx, conversation_ids, waiting=False)
-
-    async def step(
-        self, caller: Caller, tx: Transaction, conversation_ids: Sequence[UUID], *, waiting: bool
-    ) -> tuple[dict[str, int], bool]:
-        """Run one step in the caller's transaction; without `waiting` it is one of the ops role.
-
-        Return the deleted rows by table, and whether more are left.
-        """
-        of = self._lifetimes
-        has_facts_by_id = await of.lock(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
-        if has_facts_by_id and not waiting:
-            # after the lock: an erasure that has hidden one of them meanwhile is found
-            for conversation_id in await store.list_being_erased(tx, caller.tenant_id, list(has_facts_by_id)):
-                del has_facts_by_id[conversation_id]
-        if not has_facts_by_id:
-            return {}, False
-        locked, with_facts = list(has_facts_by_id), [one for one, has_facts in has_facts_by_id.items() if has_facts]
-        turn_ids = await of.lock_turns(caller, tx, conversation_ids=locked, limit=_ROWS)
-        counts: Counter[str] = Counter()
-        if turn_ids:
-            if with_facts:
-                counts.update(await self._facts.invalidate(caller, tx, turn_ids=turn_ids))
-            counts.update(await self._index.erase_entries(caller, tx, kind=EntryKind.TURN, source_ids=turn_ids))
-            counts.update(await of.delete_turns(caller, tx, turn_ids=turn_ids))
-            # The keys of facts are locked in one transaction, always in the same order, so that no deadlock occurs.
-            if with_facts or len(turn_ids) == _ROWS:
-                return dict(counts), True
-        # Facts without a turn; a fact's index entry is deleted with it.
-        if with_facts:
-            facts, more = await self._facts.erase_some(caller, tx, conversation_ids=with_facts, limit=_ROWS)
-            counts.update(facts)
-            if more:
-                return dict(counts), True
-        rest = await self._index.erase_some(caller, tx, conversation_ids=locked, limit=_ROWS)
-        rest["summaries"] = await of.delete_summaries(caller, tx, conversation_ids=locked, limit=_ROWS)
-        more = _ROWS in {rest["index_entries"], rest["summaries"]}
-        if not more:
-            rest["conversations"] = await of.delete_conversations(caller, tx, conversation_ids=locked)
-        counts.update(rest)
-        return dict(+counts), more
+            return await self._steps.step(caller, tx, conversation_ids, waiting=False)

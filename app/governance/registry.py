@@ -56,7 +56,10 @@ _WRITTEN_TO = """in (
 )"""
 _NAMED = "jsonb_build_array(jsonb_build_object('actor', $2::text))"
 _OWNED = "owner = $2::text and ($3::text is null or project = $3)"
-_OWNED_CONVERSATION = f"conversation_id in (select c.id from conversations c where c.tenant_id = $1 and c.{_OWNED})"  # noqa: S608
+_OWNED_CONVERSATION = """conversation_id in (
+    select c.id from conversations c
+    where c.tenant_id = $1 and c.owner = $2::text and ($3::text is null or c.project = $3)
+)"""
 REGISTRY: Final[Mapping[str, DataTable]] = MappingProxyType(
     {
         "conversations": DataTable(

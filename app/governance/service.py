@@ -9,25 +9,43 @@ from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record, single
-from app.conversations.schemas.conversations import Conversation, ConversationUpdate, ErasedTurns
-from app.conversations.service import Conversations, TurnErasure
+from app.conversations.schemas.conversations import ErasedTurns
+from app.conversations.service import (
+    ConversationEraser,
+    ConversationExpiry,
+    ConversationTrash,
+    ResponseEraser,
+    RetentionEraser,
+    TurnErasure,
+)
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId
 from app.core.telemetry import get_logger
+from app.governance.erasures.endings import ErasureReceipts
+from app.governance.erasures.receipts import ReceiptSigner
 from app.governance.erasures.runner import ErasureRunner
 from app.governance.erasures.service import Erasures
+from app.governance.erasures.store import ERASURE
 from app.governance.owners import OwnerViews
-from app.governance.purge import Purger
-from app.governance.schemas import OwnerLookup, OwnerView
-from app.governance.trash import TrashBin
+from app.governance.purge import Purger, PurgeSteps
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.tenancy.schemas import Caller, Scope
 
-__all__ = ["Erasures", "Governance"]
+__all__ = [
+    "ERASURE",
+    "ErasureReceipts",
+    "ErasureRunner",
+    "Erasures",
+    "Governance",
+    "OwnerViews",
+    "PurgeSteps",
+    "Purger",
+    "ReceiptSigner",
+]
 
 _SWEPT_AT_ONCE = 1_000
 _MAX_SWEEPS = 100
@@ -47,57 +65,28 @@ class Governance:
         database: Database,
         ops: Database,
         *,
-        conversations: Conversations,
+        eraser: ConversationEraser,
+        expiry: ConversationExpiry,
+        trash: ConversationTrash,
+        retention: RetentionEraser,
+        responses: ResponseEraser,
         facts: FactService,
         memories: Memories,
         index: SearchIndex,
-        erasures: Erasures,
+        purger: Purger,
     ) -> None:
         self._database = database
         self._ops = ops
-        self._memories = memories
-        self._conversations = conversations
+        self._eraser = eraser
+        self._expiry = expiry
+        self._trash = trash
+        self._retention = retention
+        self._responses = responses
         self._facts = facts
+        self._memories = memories
         self._index = index
-        self.purger = Purger(database, ops, expiry=conversations.expiry, facts=facts, index=index)
-        """Deletes expired conversations, and large ones, in steps."""
-        self.erasures = erasures
-        """Erases all data of a conversation, an owner, an actor or a tenant, with a receipt."""
-        erasures.run_with(
-            ErasureRunner(
-                database, ops, conversations=conversations, facts=facts, memories=memories, index=index,
-                purger=self.purger, end=erasures.end, cancel=erasures.cancel,
-            )
-        )  # fmt: skip
-        self.trash = TrashBin(database, conversations=conversations)
-        """Puts conversations into the trash, and restores them."""
-        self._owners = OwnerViews(database, conversations=conversations, facts=facts, memories=memories)
+        self._purger = purger
         self._log = get_logger()
-
-    async def update_conversation(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        *,
-        body: ConversationUpdate,
-        tags: frozenset[str] | None = None,
-        replaces_metadata: bool = False,
-    ) -> Conversation:
-        """Change the given fields and keep all others. Metadata is merged, unless `replaces_metadata`.
-
-        A new owner also becomes the owner of the conversation's facts and index entries. `tags`: the accepted revs of
-        the conversation. Raises NotFound; Conflict `revision_changed`, `conversation_owned`; Invalid.
-        """
-        async with self._database.transaction(caller.tenant_id) as tx:
-            updated = await self._conversations.update(
-                caller, tx, conversation_id=conversation_id, body=body, tags=tags, replaces_metadata=replaces_metadata
-            )
-            if updated.has_new_owner and body.owner is not None:
-                # Facts first: the job that makes their vectors locks a fact before its index entry.
-                await self._facts.set_owner(caller, tx, conversation_id=conversation_id, owner=body.owner)
-                await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=body.owner)
-            record(tx, caller, Action.CONVERSATION_UPDATE, ObjectKind.CONVERSATION, conversation_id)
-        return updated.conversation
 
     async def delete_conversation(self, caller: Caller, conversation_id: ConversationId) -> dict[str, int]:
         """Delete a conversation with everything derived from it, and return the number of deleted rows by table.
@@ -108,10 +97,10 @@ class Governance:
         async with self._database.transaction(caller.tenant_id) as tx:
             project = await self._lock_or_end_trash(caller, tx, conversation_id)
             if project is not None:
-                size = await self._conversations.expiry.size(caller, tx, conversation_id=conversation_id)
+                size = await self._expiry.size(caller, tx, conversation_id=conversation_id)
                 if size <= _AT_ONCE:
                     return await self._delete(caller, tx, conversation_id, project)
-                await self._conversations.expiry.hide(caller, tx, conversation_id=conversation_id)
+                await self._expiry.hide(caller, tx, conversation_id=conversation_id)
             record(
                 tx,
                 caller,
@@ -121,7 +110,7 @@ class Governance:
                 counts={"conversations": 1},
             )
         # The conversation is hidden by now. If this call is interrupted, the next sweep deletes the rest.
-        return await self.purger.purge(caller, [conversation_id], waiting=True)
+        return await self._purger.purge(caller, [conversation_id], waiting=True)
 
     async def _lock_or_end_trash(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> str | None:
         """Lock a conversation to delete it, and return its project; None if it was in the trash: it is hidden already.
@@ -129,20 +118,18 @@ class Governance:
         Raises NotFound.
         """
         try:
-            return await self._conversations.lock(caller, tx, conversation_id=conversation_id)
+            return await self._eraser.lock(caller, tx, conversation_id=conversation_id)
         except NotFound:
-            if await self._conversations.trash.end(caller, tx, conversation_id=conversation_id):
+            if await self._trash.end(caller, tx, conversation_id=conversation_id):
                 return None
             # it was restored meanwhile, or does not exist
-            return await self._conversations.lock(caller, tx, conversation_id=conversation_id)
+            return await self._eraser.lock(caller, tx, conversation_id=conversation_id)
 
     async def delete_unused(self, caller: Caller, conversation_id: ConversationId, *, through: int = 0) -> None:
         """Delete a conversation if it has no turns after the seq `through`, neither stored nor open."""
         async with self._database.transaction(caller.tenant_id) as tx:
-            await self._conversations.lock(caller, tx, conversation_id=conversation_id)
-            if not await self._conversations.expiry.has_turns(
-                caller, tx, conversation_id=conversation_id, after=through
-            ):
+            await self._eraser.lock(caller, tx, conversation_id=conversation_id)
+            if not await self._expiry.has_turns(caller, tx, conversation_id=conversation_id, after=through):
                 await self._delete_or_hide(caller, tx, conversation_id)
 
     async def _delete(
@@ -150,7 +137,7 @@ class Governance:
     ) -> dict[str, int]:
         counts = Counter(await self._facts.erase(caller, tx, conversation_id=conversation_id))
         counts.update(await self._index.erase(caller, tx, conversation_id=conversation_id))
-        counts.update(await self._conversations.erase(caller, tx, conversation_id=conversation_id, project=project))
+        counts.update(await self._eraser.erase(caller, tx, conversation_id=conversation_id, project=project))
         record(tx, caller, Action.CONVERSATION_DELETE, ObjectKind.CONVERSATION, conversation_id, counts=counts)
         return counts
 
@@ -172,16 +159,26 @@ class Governance:
         async with self._database.transaction(caller.tenant_id) as tx:
             erasure = await self._erase_turns(caller, tx, conversation_id, turn_ids, only_this=only_this)
             record(
-                tx, caller, Action.TURN_ERASE, ObjectKind.TURN, single(turn_ids), conversation_id=conversation_id,
+                tx,
+                caller,
+                Action.TURN_ERASE,
+                ObjectKind.TURN,
+                single(turn_ids),
+                conversation_id=conversation_id,
                 counts={"turns": len(erasure.turn_ids)},
-            )  # fmt: skip
+            )
         return erasure.result
 
     async def _erase_turns(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_ids: Sequence[UUID], *,
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        turn_ids: Sequence[UUID],
+        *,
         only_this: bool = False,
-    ) -> TurnErasure:  # fmt: skip
-        erasure = await self._conversations.erase_turns(
+    ) -> TurnErasure:
+        erasure = await self._eraser.erase_turns(
             caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=only_this
         )
         await self._index.erase_entries(caller, tx, kind=EntryKind.TURN, source_ids=list(erasure.turn_ids))
@@ -194,41 +191,44 @@ class Governance:
         In a conversation that was created for responses, the turns of its input and its answer are erased too, and the
         conversation is deleted with its last response. In any other conversation the turns stay.
         """
-        responses = self._conversations.responses
         async with self._database.transaction(caller.tenant_id) as tx:
-            place = await responses.locate(caller, tx, turn_id)
+            place = await self._responses.locate(caller, tx, turn_id)
             if place.owns_conversation:
                 await self._erase_turns(caller, tx, place.conversation_id, place.turn_ids)
-            await responses.delete(caller, tx, turn_id)
-            if place.owns_conversation and not await responses.is_conversation_used(caller, tx, place.conversation_id):
+            await self._responses.delete(caller, tx, turn_id)
+            if place.owns_conversation and not await self._responses.is_conversation_used(
+                caller, tx, place.conversation_id
+            ):
                 await self._delete_or_hide(caller, tx, place.conversation_id)
             record(
-                tx, caller, Action.RESPONSE_DELETE, ObjectKind.TURN, turn_id, conversation_id=place.conversation_id,
+                tx,
+                caller,
+                Action.RESPONSE_DELETE,
+                ObjectKind.TURN,
+                turn_id,
+                conversation_id=place.conversation_id,
                 counts={"turns": len(place.turn_ids) if place.owns_conversation else 0},
-            )  # fmt: skip
+            )
 
     async def _delete_or_hide(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> None:
         """Delete a conversation; a large one is hidden, and the next sweep deletes it."""
-        project = await self._conversations.lock(caller, tx, conversation_id=conversation_id)
-        if await self._conversations.expiry.size(caller, tx, conversation_id=conversation_id) <= _AT_ONCE:
+        project = await self._eraser.lock(caller, tx, conversation_id=conversation_id)
+        if await self._expiry.size(caller, tx, conversation_id=conversation_id) <= _AT_ONCE:
             await self._delete(caller, tx, conversation_id, project)
         else:
-            await self._conversations.expiry.hide(caller, tx, conversation_id=conversation_id)
+            await self._expiry.hide(caller, tx, conversation_id=conversation_id)
 
     async def retain(self, caller: Caller, conversation_id: ConversationId) -> int:
         """Erase the turns that the conversation's retention does not keep, in steps, and return their number.
 
         A repeated call continues an interrupted one, and changes nothing if all is done. Raises NotFound.
         """
-        retention_eraser = self._conversations.retention_eraser
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            swept = await retention_eraser.begin(caller, tx, conversation_id=conversation_id)
+            swept = await self._retention.begin(caller, tx, conversation_id=conversation_id)
         count = 0
         while swept is not None:
             async with self._database.transaction(caller.tenant_id) as tx:
-                done = await retention_eraser.step(
-                    caller, tx, conversation_id=conversation_id, swept=swept, limit=_STEP
-                )
+                done = await self._retention.step(caller, tx, conversation_id=conversation_id, swept=swept, limit=_STEP)
                 if done.turn_ids:
                     await self._index.erase_entries(caller, tx, kind=EntryKind.TURN, source_ids=list(done.turn_ids))
                     await self._facts.invalidate(caller, tx, turn_ids=done.turn_ids)
@@ -250,10 +250,6 @@ class Governance:
             counts = await self._memories.erase(caller, tx, memory_id=memory_id)
             record(tx, caller, Action.MEMORY_DELETE, ObjectKind.MEMORY, memory_id, counts=counts)
             return counts
-
-    async def look_up_owner(self, caller: Caller, *, request: OwnerLookup) -> OwnerView:
-        """Return all that is stored under an owner, a page of each kind. Requires `read` and `admin`."""
-        return await self._owners.look_up(caller, request=request)
 
     async def sweep_memories(self) -> int:
         """Delete expired memories in bounded transactions, and return their number. Run by a job."""

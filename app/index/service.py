@@ -65,6 +65,7 @@ __all__ = [
     "SearchIndex",
     "VectorAhead",
     "VectorBackfill",
+    "VectorMaker",
     "read_chosen_space",
 ]
 
@@ -97,8 +98,6 @@ class SearchIndex:
     ) -> None:
         self.spaces = spaces
         self._quotas = tenancy.quotas
-        self.makers: dict[EntryKind, VectorMaker] = {}
-        """Vector makers of the owners of entries other than turns, registered at the start."""
         self._ops = ops
         self._jobs = jobs
         self._publish = publish

@@ -10,12 +10,11 @@ from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
-from app.conversations.service import FACTS_AGAIN_JOB, FACTS_JOB, WITHDRAW_JOB, Conversations
+from app.conversations.service import FACTS_AGAIN_JOB, FACTS_JOB, WITHDRAW_JOB, FactSources
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, Forbidden, NotFound
 from app.core.ids import ConversationId, TenantId
-from app.core.outbox import EventOutbox
 from app.core.paging import Cursors, Page, make_page, page_of_views
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex, VectorBackfill
@@ -41,12 +40,16 @@ from app.memory.schemas import (
     Where,
     fact_text,
 )
-from app.providers.service import ChatModel
-from app.settings.memory import FactSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, job_caller, result_deleted
-from app.tenancy.service import Tenancy
 
-__all__ = ["FACTS_AGAIN_JOB", "FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "FactService"]
+__all__ = [
+    "FACTS_AGAIN_JOB",
+    "FACTS_JOB",
+    "VECTORS_JOB",
+    "WITHDRAW_JOB",
+    "FactService",
+    "name_key",
+]
 
 _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
@@ -66,27 +69,21 @@ class FactService:
         ops: Database,
         reader: DatabaseReader,
         *,
-        tenancy: Tenancy,
-        conversations: Conversations,
+        sources: FactSources,
         index: SearchIndex,
-        outbox: EventOutbox,
-        chat: ChatModel | None,
-        max_output_tokens: int,
         cursors: Cursors,
-        settings: FactSettings,
+        writer: FactWriter,
+        asserter: Asserter,
+        extractor: Extractor,
     ) -> None:
         self._database, self._reader = database, reader
         self._ops = ops
-        self._sources = conversations.sources
+        self._sources = sources
         self._index = index
         self._cursors = cursors
-        index.makers[EntryKind.FACT] = self._make_vectors
-        self.writer = self._writer = FactWriter(index=index, settings=settings, outbox=outbox)
-        """Reads and writes the facts of keys, also for imports."""
-        self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._writer)
-        self.extractor = Extractor(
-            database, conversations=conversations, writer=self._writer, chat=chat, max_output_tokens=max_output_tokens
-        )
+        self._writer = writer
+        self._asserter = asserter
+        self.extractor = extractor
         """Extracts facts from turns."""
 
     # reading
@@ -457,7 +454,8 @@ class FactService:
         if refused:
             raise refused[0]
 
-    async def _make_vectors(self, caller: Caller, backfill: VectorBackfill, fact_ids: Sequence[UUID]) -> int:
+    async def fill_vectors(self, caller: Caller, backfill: VectorBackfill, fact_ids: Sequence[UUID]) -> int:
+        """Make the vectors that facts lack in a space, and return their number; errors of the embedder are left out."""
         return await self._make(caller, backfill, fact_ids, [])  # the backfill finds refused facts again
 
     async def _make(

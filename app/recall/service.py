@@ -19,7 +19,7 @@ from uuid import UUID
 from app.conversations.schemas.conversations import Hydrated, Turn
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import Summary
-from app.conversations.service import Conversations
+from app.conversations.service import ConversationReads
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, parse_id
@@ -68,7 +68,7 @@ class RecallService:
         self,
         database: Database,
         *,
-        conversations: Conversations,
+        reads: ConversationReads,
         facts: FactService,
         memories: Memories,
         index: SearchIndex,
@@ -76,7 +76,7 @@ class RecallService:
     ) -> None:
         self._database = database
         self._searching = asyncio.Semaphore(concurrent_searches)
-        self._conversations = conversations
+        self._reads = reads
         self._facts = facts
         self._memories = memories
         self._index = index
@@ -298,9 +298,9 @@ class RecallService:
             new_ids = _of_kind(new_hits, EntryKind.TURN)
             hydrated: Hydrated[CanonicalTurn] = Hydrated({}, frozenset())
             if new_ids:
-                hydrated = await self._conversations.hydrate_for_context(caller, tx, turn_ids=new_ids)
+                hydrated = await self._reads.hydrate_for_context(caller, tx, turn_ids=new_ids)
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
-            names = await self._conversations.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
+            names = await self._reads.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
         recalled = [
             RecalledTurn(turn, hit.score, names.get(hit.conversation_id or conversation_id))
             for hit in new_hits
@@ -368,7 +368,7 @@ class RecallService:
         return recalled[:k], list(ranking.degraded)
 
     async def _participants(self, caller: Caller, tx: Transaction, scope: SearchScope) -> list[Participant]:
-        participants = await self._conversations.participants(
+        participants = await self._reads.participants(
             caller,
             tx,
             conversation_ids=scope.conversation_ids,
@@ -437,10 +437,10 @@ class RecallService:
         summary_ids, memory_ids = _of_kind(hits, EntryKind.SUMMARY), _of_kind(hits, EntryKind.MEMORY)
         turns: Hydrated[Turn] = Hydrated({}, frozenset())
         if turn_ids:
-            turns = await self._conversations.hydrate(caller, tx, turn_ids=turn_ids)
+            turns = await self._reads.hydrate(caller, tx, turn_ids=turn_ids)
         summaries, memories, facts = dict[UUID, Summary](), dict[UUID, Memory](), dict[UUID, Fact]()
         if summary_ids:
-            summaries = await self._conversations.summaries.by_id(caller, tx, summary_ids=summary_ids)
+            summaries = await self._reads.summaries(caller, tx, summary_ids=summary_ids)
         if memory_ids:
             memories = await self._memories.hydrate(caller, tx, memory_ids=memory_ids)
         if fact_ids:
@@ -455,7 +455,7 @@ class RecallService:
         if not reach or not hydrated.turns:
             return around, False
         positions = [(parse_id(turn.conversation_id), turn.position or 0) for turn in hydrated.turns.values()]
-        turns, cut = await self._conversations.neighbours(caller, tx, places=positions, reach=reach)
+        turns, cut = await self._reads.neighbours(caller, tx, places=positions, reach=reach)
         for turn in turns:
             around[turn.conversation_id].append(turn)
         return around, cut

@@ -12,7 +12,7 @@ from app.conversations.events import EventPublisher
 from app.conversations.policies import facts_job
 from app.conversations.responses import store as response_store
 from app.conversations.responses.store import ResponseRow
-from app.conversations.stores import conversation_store
+from app.conversations.stores import conversation_store, turn_list_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.stores.summary_store import SummaryRow
 from app.conversations.summaries.service import summary_entry
@@ -131,14 +131,12 @@ class ConversationWriter:
         said_at: datetime | None = None
         language: str | None = None
         while True:
-            page = await conversation_store.list_turns(
+            page = await turn_list_store.list_turns(
                 tx,
                 caller.tenant_id,
                 ConversationId(head.id),
                 newest_first=False,
                 after=after,
-                before=None,
-                actors=None,
                 limit=_ANALYSED,
                 max_bytes=BATCH_BYTES,
             )

@@ -29,7 +29,7 @@ from app.conversations.find import (
 )
 from app.conversations.policies import require_small
 from app.conversations.schemas.conversations import Conversation, ForkRequest
-from app.conversations.stores import conversation_store, summary_store, turn_store
+from app.conversations.stores import conversation_store, summary_store, turn_list_store
 from app.conversations.stores.conversation_store import CHANGEABLE, ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import update_summary_mark
 from app.conversations.turns.hashes import TurnChain
@@ -133,8 +133,8 @@ class Forker:
         self, caller: Caller, tx: Transaction, parent: ConversationRow, body: ForkRequest
     ) -> ConversationId | None:
         """Insert the fork with its turns and return its id; None if its id or external id is taken."""
-        last_turn = await self._last(caller, tx, parent, body)
-        start = parent.chain_hash if last_turn is None else last_turn.chain_hash or b""
+        newest = await self._last(caller, tx, parent, body)
+        start = parent.chain_hash if newest is None else newest.chain_hash or b""
         fork_id = ConversationId(body.id or new_uuid())
         named = body.model_fields_set
         columns = {name: getattr(parent, name) for name in _COPIED} | {
@@ -151,7 +151,7 @@ class Forker:
         if not await conversation_store.insert_conversation(tx, caller.tenant_id, columns):
             return None
         self._quotas.require(caller)
-        await self._copy(caller, tx, parent, fork_id, through=None if last_turn is None else last_turn.position)
+        await self._copy(caller, tx, parent, fork_id, through=None if newest is None else newest.position)
         return fork_id
 
     async def _last(
@@ -162,7 +162,7 @@ class Forker:
         if body.through is not None:
             row = await conversation_store.find_turn(tx, caller.tenant_id, parent_id, TurnId(body.through))
         elif body.through_seq is not None:
-            row = await turn_store.find_by_seq(tx, caller.tenant_id, parent_id, body.through_seq)
+            row = await turn_list_store.find_by_seq(tx, caller.tenant_id, parent_id, body.through_seq)
         else:
             return None
         if row is None or row.status != "committed":
@@ -217,14 +217,13 @@ class Forker:
         fork = await get_conversation(caller, tx, fork_id)
         chain, places, newest = TurnChain(fork.chain_hash), list[int](), None
         while True:
-            page = await conversation_store.list_turns(
+            page = await turn_list_store.list_turns(
                 tx,
                 caller.tenant_id,
                 ConversationId(parent.id),
                 newest_first=False,
                 after=places[-1] if places else 0,
                 before=None if through is None else through + 1,
-                actors=None,
                 limit=_BATCH,
                 max_bytes=_BATCH_BYTES,
                 erased_through=parent.erased_position,

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from app.conversations.schemas.conversations import Conversation, Turn
 from app.conversations.schemas.summaries import Summary
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, Summaries
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, format_id
 from app.core.outbox import EventType
@@ -23,8 +23,9 @@ _MAX_BODY_BYTES = 2**20  # receivers mostly refuse more; the largest text of a t
 class EventRenderer:
     """Reads what events are about, as the tenant's jobs read it."""
 
-    def __init__(self, *, conversations: Conversations, facts: FactService) -> None:
+    def __init__(self, *, conversations: Conversations, summaries: Summaries, facts: FactService) -> None:
         self._conversations = conversations
+        self._summaries = summaries
         self._facts = facts
 
     async def render(self, row: DeliveryRow, *, include_content: bool) -> bytes:
@@ -46,9 +47,7 @@ class EventRenderer:
                 case "turn":
                     return await self._conversations.turn(caller, _conversation_id(row), turn_id=TurnId(row.object_id))
                 case "summary":
-                    return await self._conversations.summaries.get(
-                        caller, _conversation_id(row), summary_id=row.object_id
-                    )
+                    return await self._summaries.get(caller, _conversation_id(row), summary_id=row.object_id)
                 case "fact":
                     return await self._facts.get(caller, row.object_id)
                 case _:

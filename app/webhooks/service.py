@@ -20,14 +20,16 @@ from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.views import view_of
 from app.formats.schemas import JsonObject
 from app.operations.schemas import Operation
-from app.operations.service import OperationHandler, OperationRun, Operations
+from app.operations.service import OperationRun, Operations
 from app.providers.service import is_address, is_public
 from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 from app.webhooks import delivery_store, store
 from app.webhooks.delivery_store import DeliveryFilter, DeliveryRow, ReplayRange
+from app.webhooks.dispatch import add_webhook_metrics, dispatching
 from app.webhooks.outbox import WebhookOutbox
+from app.webhooks.payloads import SHAPES
 from app.webhooks.schemas import (
     TEST_EVENT,
     Delivery,
@@ -43,7 +45,16 @@ from app.webhooks.schemas import (
 from app.webhooks.signing import secret_key, secret_text
 from app.webhooks.store import WebhookRow
 
-__all__ = ["PURGE_JOB", "SECRET_PURPOSE", "DeliveryFilter", "Webhooks"]
+__all__ = [
+    "PURGE_JOB",
+    "REPLAY",
+    "SECRET_PURPOSE",
+    "SHAPES",
+    "DeliveryFilter",
+    "Webhooks",
+    "add_webhook_metrics",
+    "dispatching",
+]
 
 PURGE_JOB: Final = "webhooks.purge"
 """Job that deletes the deliveries of a deleted webhook. Its subject is the webhook."""
@@ -85,7 +96,6 @@ class Webhooks:
         self._due = outbox.notify
         self._settings = settings
         self._retry_for = timedelta(seconds=settings.webhook_retry_for_s)
-        operations.handlers[REPLAY] = OperationHandler(self._run_replay)
 
     # webhooks
 
@@ -263,7 +273,7 @@ class Webhooks:
     async def _read_operation(self, caller: Caller, tx: Transaction, ids: Sequence[UUID]) -> Operation:
         return await self._operations.find(caller, tx, operation_id=ids[0])
 
-    async def _run_replay(self, run: OperationRun) -> None:
+    async def run_replay(self, run: OperationRun) -> None:
         """Replay the next deliveries of an operation until all are pending, or a pause is due."""
         parameters = run.parameters
         webhook_id = UUID(str(parameters["webhook_id"]))

@@ -64,12 +64,8 @@ def _housekeeping(container: Container) -> dict[str, JobHandler]:
     return {
         AUDIT_JOB: JobHandler(seal, every_s=_SEAL_EVERY_S),
         SWEEP_JOB: JobHandler(sweep, every_s=settings.jobs.sweep_interval_s),
-        CONVERSATIONS_JOB: JobHandler(
-            lambda _: container.governance.purger.sweep(), every_s=settings.jobs.sweep_interval_s
-        ),
-        LEASES_JOB: JobHandler(
-            lambda _: container.conversations.streams.abort_expired(), every_s=settings.streams.sweep_s
-        ),
+        CONVERSATIONS_JOB: JobHandler(lambda _: container.purger.sweep(), every_s=settings.jobs.sweep_interval_s),
+        LEASES_JOB: JobHandler(lambda _: container.streams.abort_expired(), every_s=settings.streams.sweep_s),
         FACTS_SWEEP_JOB: JobHandler(lambda _: container.facts.sweep(), every_s=settings.jobs.sweep_interval_s),
         OPERATIONS_SWEEP_JOB: JobHandler(
             lambda _: container.operations.sweep(), every_s=settings.jobs.sweep_interval_s
@@ -97,7 +93,7 @@ def _for_conversation(run: Callable[[Caller, ConversationId, Job], Awaitable[obj
 
 
 def _index(container: Container) -> dict[str, JobHandler]:
-    indexing = container.conversations.indexing
+    indexing = container.indexing
 
     table = {
         DATES_JOB: JobHandler(lambda job: indexing.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)),
@@ -133,7 +129,7 @@ def _summaries(container: Container) -> dict[str, JobHandler]:
     table = {
         COMPACT_JOB: _for_conversation(lambda caller, id_, job: compactor.run(caller, id_, attempt=job.attempts)),
         COMPACT_EARLY_JOB: _for_conversation(lambda caller, id_, _: container.lifecycle.compact_early(caller, id_)),
-        TRASH_JOB: _for_conversation(lambda caller, id_, _: container.governance.trash.change_entries(caller, id_)),
+        TRASH_JOB: _for_conversation(lambda caller, id_, _: container.trash.change_entries(caller, id_)),
         RETAIN_JOB: _for_conversation(lambda caller, id_, _: container.governance.retain(caller, id_)),
     }
     if container.chat is not None:
@@ -145,7 +141,7 @@ def _summaries(container: Container) -> dict[str, JobHandler]:
 
 def space_job_handlers(container: Container, runtime: EmbeddingSpaceRuntime) -> Mapping[str, JobHandler]:
     """Return the handlers that fill one embedding space."""
-    indexing, backfill = container.conversations.indexing, runtime.backfill
+    indexing, backfill = container.indexing, runtime.backfill
 
     async def fill(job: Job) -> None:
         if await container.index.spaces.needs_vectors_now(runtime):

@@ -353,7 +353,7 @@ async def test_a_token_goes_on_with_no_open_turn_that_it_could_not_have_opened(
     assert made.status_code == 201, made.text
     turn_id = made.json()["turn"]["id"]
     if held == "nowhere":
-        service.container.conversations.streams._buffers.clear()  # noqa: SLF001
+        service.container.streams._buffers.clear()  # noqa: SLF001
     path = f"{writer.path}/turns/{turn_id}"
     for what, body in (("chunks", {"offset": 0, "delta": "x"}), ("resume", {}), ("commit", {}), ("abort", {})):
         for params in ({}, *([] if what == "resume" else [{"epoch": 1}])):
@@ -670,7 +670,7 @@ async def test_services_refuse_a_bound_caller_unless_they_ask_for_the_conversati
         container.contexts.build(caller, here, request=ContextRequest(token_budget=1000)),
         container.governance.delete_conversation(caller, here),
         container.governance.erase_turns(caller, here, turn_ids=[turn]),
-        container.governance.update_conversation(caller, here, body=ConversationUpdate(owner="x")),
+        container.updates.update(caller, here, body=ConversationUpdate(owner="x")),
         conversations.revise(caller, here, turn_id=turn, body=Revision(content="x")),
         container.forker.fork(caller, here, body=ForkRequest(), idempotency_key=None),
         conversations.verify(caller, here),

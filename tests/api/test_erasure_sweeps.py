@@ -68,7 +68,7 @@ async def test_what_an_erasure_deletes_is_left_to_it_by_sweeps_between_its_steps
     service: Service, client: Client, other: Client, monkeypatch: pytest.MonkeyPatch, subject: str
 ) -> None:
     conversation = await cups(client, owner="ann", project="sales")
-    purger, steps = service.container.governance.purger, 0
+    purger, steps = service.container.purger, 0
 
     async def sweep(number: int) -> None:
         nonlocal steps
@@ -123,7 +123,7 @@ async def test_what_an_erasure_does_not_delete_is_swept_while_it_runs(
             parse_id(expired),
             before,
         )
-        await service.container.governance.purger.sweep()
+        await service.container.purger.sweep()
         left.append(await rows(service, client, "conversations"))
 
     before_each_step(monkeypatch, sweep)
@@ -152,7 +152,7 @@ async def test_what_a_cancelled_erasure_has_hidden_is_deleted_by_the_next_sweep(
     checked = await client.post("/v1/erasures/verify", json={"receipt": receipt, "owner": "ann"})
     assert checked.json() == {"valid": True, "matches": True}
     assert await rows(service, client, "turns") == _TURNS - deleted
-    await service.container.governance.purger.sweep()
+    await service.container.purger.sweep()
     assert [await rows(service, client, table) for table in ("conversations", "turns", "index_entries")] == [0, 0, 0]
     assert (await client.post("/v1/conversations", json={"id": conversation})).status_code == 201
 
@@ -164,7 +164,7 @@ async def test_a_large_deletion_and_an_erasure_at_the_same_time_count_each_row_i
     monkeypatch.setattr("app.governance.service._AT_ONCE", 10)
     monkeypatch.setattr("app.governance.purge._ROWS", 50)
     conversation = await cups(client, owner="ann")
-    purger = service.container.governance.purger
+    purger = service.container.purger
     deletion: list[asyncio.Task[Any]] = []
     before_deletion = purger.counts.copy()
     in_part, purge_some = asyncio.Event(), Purger._step  # noqa: SLF001
@@ -246,7 +246,7 @@ async def test_a_sweep_deletes_no_row_of_another_tenant_with_the_same_ids_in_all
     )
     sql = "update conversations set expires_at = now() where tenant_id = $1"
     await fetch(service, sql, client.tenant_id)
-    await service.container.governance.purger.sweep()
+    await service.container.purger.sweep()
     assert [await rows(service, client, table) for table in ("conversations", "turns", "facts")] == [0, 0, 0]
     assert {table: await rows(service, other, table) for table in copied} == copied
 

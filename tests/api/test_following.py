@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from app.conversations.live import projection
+from app.conversations.live.service import Subscription
 from app.conversations.live.snapshot import StartPosition
-from app.conversations.live.subscription import Subscription
 from app.conversations.schemas.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
-from app.conversations.stores import conversation_store, list_store, stream_store, subscription_store
+from app.conversations.stores import conversation_store, list_store, subscription_store, turn_list_store
 from app.conversations.streams.buffer import StreamKey
 from app.core.errors import Conflict, NotFound, Unavailable
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
@@ -105,7 +105,7 @@ class Writer:
     """Writes a turn in one process."""
 
     def __init__(self, service: Service, caller: Caller, conversation: str) -> None:
-        self.streams, self.caller = service.container.conversations.streams, caller
+        self.streams, self.caller = service.container.streams, caller
         self.conversation = ConversationId(parse_id(conversation))
         self.text = ""
 
@@ -216,7 +216,7 @@ async def test_a_writer_that_resumes_elsewhere_takes_back_what_was_not_durable(p
     reader = await follow(two, user, conversation)
     await writer.write("durable", wait=True)
     # the process that holds it dies: what it told is never written
-    buffer = one.container.conversations.streams._buffers.pop(writer.key)  # noqa: SLF001
+    buffer = one.container.streams._buffers.pop(writer.key)  # noqa: SLF001
     one.container.conversations._publisher.publish_delta(  # noqa: SLF001
         caller.tenant_id, writer.conversation, turn_id=writer.turn_id, epoch=buffer.epoch, part="content", offset=7,
         text=", and lost",
@@ -326,14 +326,14 @@ async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
     conversation = await user.conversation()
     await user.append(conversation, "small")
     read: list[int] = []
-    original = stream_store.list_changed
+    original = turn_list_store.list_changed
 
     async def counting(*args: Any, **more: Any) -> Any:
         page = await original(*args, **more)
         read.append(sum(len(row.content or "") for row in page.rows))
         return page
 
-    monkeypatch.setattr(stream_store, "list_changed", counting)
+    monkeypatch.setattr(turn_list_store, "list_changed", counting)
     reader = await follow(two, user, conversation)
     await reader.until_said("small")
     hub.drops = lambda _: True
@@ -381,7 +381,7 @@ async def test_changes_that_a_failed_read_between_two_pages_left_out_are_sent(
     _, two, hub = pair
     conversation = await user.conversation()
     reader = await follow(two, user, conversation)
-    original, pages = stream_store.list_changed, 0
+    original, pages = turn_list_store.list_changed, 0
 
     async def failing_once(*args: Any, **more: Any) -> Any:
         nonlocal pages
@@ -390,7 +390,7 @@ async def test_changes_that_a_failed_read_between_two_pages_left_out_are_sent(
             raise Unavailable("database_unavailable", "away")
         return await original(*args, **more)
 
-    monkeypatch.setattr(stream_store, "list_changed", failing_once)
+    monkeypatch.setattr(turn_list_store, "list_changed", failing_once)
     hub.drops = lambda _: True
     texts = [f"t{n}" for n in range(250)]
     await user.append(conversation, *texts)

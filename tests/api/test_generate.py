@@ -13,8 +13,8 @@ from app.agents.generation import answer as generation_answer
 from app.conversations.drafts import Draft
 from app.conversations.schemas.conversations import TurnInput
 from app.conversations.streams.exchanges import open_answer_turn
-from app.conversations.turns.append import Appender
 from app.conversations.turns.placement import PreparedTurn
+from app.conversations.turns.turn_writer import TurnWriter
 from app.core.errors import Conflict
 from app.core.ids import ConversationId, format_id, new_uuid, parse_id
 from app.formats.schemas import Role
@@ -338,14 +338,14 @@ async def test_an_answer_that_is_whole_is_stored_though_its_client_goes_away_mea
     monkeypatch: pytest.MonkeyPatch,
     stream: bool,  # noqa: FBT001
 ) -> None:
-    whole, prepare_turns = asyncio.Event(), Appender.prepare_turns
+    whole, prepare_turns = asyncio.Event(), TurnWriter.prepare_turns
 
-    async def slowly(self: Appender, caller: Caller, drafts: Sequence[Draft]) -> list[PreparedTurn]:
+    async def slowly(self: TurnWriter, caller: Caller, drafts: Sequence[Draft]) -> list[PreparedTurn]:
         whole.set()
         await asyncio.sleep(0.3)
         return await prepare_turns(self, caller, drafts)
 
-    monkeypatch.setattr(Appender, "prepare_turns", slowly)
+    monkeypatch.setattr(TurnWriter, "prepare_turns", slowly)
     conversation = await tenant.conversation()
     body = {"messages": HI, "conversation_id": conversation, "stream": stream}
     async with (
@@ -484,7 +484,7 @@ async def test_a_request_of_a_dead_process_is_answered_again_when_its_lease_has_
     conversation = await tenant.conversation()
     body = json.dumps({"messages": HI, "conversation_id": conversation}).encode()
     headers = KEYED | {"Content-Type": "application/json"}
-    tenancy, streams = modelled.container.tenancy, modelled.container.conversations.streams
+    tenancy, streams = modelled.container.tenancy, modelled.container.streams
     caller = await tenancy.authenticate(tenant.key)
     idempotency_key = tenancy.idempotency.key_of("k", b"POST", b"/v1/generate", body).for_agent(caller.agent)
     exchange = await streams.exchanges.open(

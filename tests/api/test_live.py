@@ -12,7 +12,7 @@ from fastapi import WebSocket
 from websockets.frames import Frame, Opcode
 
 from app.container import Container
-from app.conversations.live.subscription import Subscription
+from app.conversations.live.service import Subscription
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
 from app.routers.live import connection as sockets
 from app.routers.live import frames as live_frames
@@ -472,7 +472,7 @@ def renewed(live: tuple[Service, int], monkeypatch: pytest.MonkeyPatch) -> Calla
     def renew(_caller: Caller, _conversation_id: ConversationId, *, epochs: Mapping[TurnId, int]) -> None:
         given.extend(format_id(turn_id) for turn_id in epochs)
 
-    monkeypatch.setattr(live[0].container.conversations.streams, "renew", renew)
+    monkeypatch.setattr(live[0].container.streams, "renew", renew)
 
     async def by(one: Socket) -> set[str]:
         given.clear()
@@ -585,7 +585,7 @@ async def test_answers_that_are_not_read_wait_in_so_many_bytes_and_then_no_more_
     live: tuple[Service, int], user: Client, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversation = await user.conversation()
-    streams, done = live[0].container.conversations.streams, 0
+    streams, done = live[0].container.streams, 0
     original = streams.commit
 
     async def counting(*args: Any, **more: Any) -> Any:
@@ -763,7 +763,7 @@ async def test_a_connection_that_fails_for_any_reason_is_closed_and_no_longer_co
         with monkeypatch.context() as patched:
             # as what many wait for does, when it is cancelled
             if where == "read":
-                patched.setattr(service.container.conversations.streams, "chunk", _cancelled)
+                patched.setattr(service.container.streams, "chunk", _cancelled)
             else:
                 patched.setattr(Subscription, "next_frames", _cancelled)
             await one.send("subscribe")

@@ -532,7 +532,7 @@ async def test_an_answer_may_take_longer_than_a_lease(
     fake.reply = says("late", delay_s=2.6)
     asking = asyncio.create_task(streamed(ai, conversation, "hi"))
     await asyncio.sleep(2.4)
-    await modelled.container.conversations.streams.abort_expired()  # what other tests have left, too
+    await modelled.container.streams.abort_expired()  # what other tests have left, too
     await asking
     assert await said(tenant, conversation) == [("user", "hi"), ("assistant", "late")]
 
@@ -659,7 +659,7 @@ async def test_any_replica_answers_in_any_conversation(
         async for piece in stream:
             if text_of([piece]):
                 break
-        await second.container.conversations.streams.abort_expired()
+        await second.container.streams.abort_expired()
         assert await tenant.history(conversation, status="aborted") == []
         await stream.close()
 

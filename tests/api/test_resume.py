@@ -10,8 +10,8 @@ import pytest
 
 from app.conversations.drafts import Draft
 from app.conversations.streams import take_over
-from app.conversations.turns.append import Appender
 from app.conversations.turns.placement import PreparedTurn
+from app.conversations.turns.turn_writer import TurnWriter
 from app.tenancy.schemas import Caller
 from tests.api.test_streaming import Writing, age, opened
 from tests.support.api import Client, Service, open_service, problem
@@ -146,7 +146,7 @@ async def test_a_resumption_does_not_wait_for_a_process_that_is_gone(
     there = pair[1].client(client.key)
     writing = await opened(client, conversation)
     await writing.chunk(0, "lost with the process", durable="false")
-    monkeypatch.setattr(pair[0].container.conversations.streams.handover, "_holder", None)  # it answers no request
+    monkeypatch.setattr(pair[0].container.handover, "_holder", None)  # it answers no request
     started = monotonic()
     resumed = (await writing.resume(client=there, writer="writer")).json()
     assert monotonic() - started < 5
@@ -164,14 +164,14 @@ async def test_a_resumption_during_a_commit_loses_no_text(
     there = client_at(place, pair, client)
     writing = await opened(client, conversation)
     await taken(writing, "being committed")
-    prepare_turns, is_preparing, may_commit = Appender.prepare_turns, asyncio.Event(), asyncio.Event()
+    prepare_turns, is_preparing, may_commit = TurnWriter.prepare_turns, asyncio.Event(), asyncio.Event()
 
-    async def waiting(self: Appender, caller: Caller, drafts: list[Draft]) -> list[PreparedTurn]:
+    async def waiting(self: TurnWriter, caller: Caller, drafts: list[Draft]) -> list[PreparedTurn]:
         is_preparing.set()
         await may_commit.wait()
         return list(await prepare_turns(self, caller, drafts))
 
-    monkeypatch.setattr(Appender, "prepare_turns", waiting)
+    monkeypatch.setattr(TurnWriter, "prepare_turns", waiting)
     monkeypatch.setattr(take_over, "RESUME_WAIT_S", 1.0)  # a turn that is being ended is not released
     committing = asyncio.create_task(writing.commit(length=15))
     await is_preparing.wait()

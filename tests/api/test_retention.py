@@ -444,14 +444,14 @@ async def test_a_line_of_a_turn_that_was_erased_meanwhile_is_not_stored_again(
         await client.append(conversation, *turns("meanwhile", 12, 24))
         [before] = await summaries(client, conversation)
         victim = before["lines"][0]["turn_id"]
-        store = service.container.conversations.summaries.store
+        store = service.container.summaries.store
 
         async def late(*args: Any, **more: Any) -> Any:
             monkeypatch.undo()
             await client.delete(f"/v1/conversations/{conversation}/turns/{victim}")
             return await store(*args, **more)
 
-        monkeypatch.setattr(service.container.conversations.summaries, "store", late)
+        monkeypatch.setattr(service.container.summaries, "store", late)
         await service.container.compactor.run(caller, one, attempt=9)
     finally:
         fake.reply = says(WRITTEN)
@@ -499,7 +499,7 @@ async def test_no_recall_finds_the_summary_of_what_is_being_deleted(
         patch.setattr(purge.Purger, "purge", _nothing)
         assert (await client.delete(f"/v1/conversations/{conversation}")).status_code == 204
     assert await found() == {other}
-    await service.container.governance.purger.sweep()
+    await service.container.purger.sweep()
     await sound(ops, client, other)
 
 

@@ -15,7 +15,7 @@ from pgvector.asyncpg import register_vector
 
 from app.conversations.schemas.listing import ConversationFilter
 from app.conversations.stores import conversation_store as conversations_store
-from app.conversations.stores import list_store, stream_store, turn_store
+from app.conversations.stores import list_store, stream_store, turn_list_store, turn_store
 from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
 from app.index.schemas import EntryKind, SearchScope
@@ -369,25 +369,25 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "lock_conversation": lambda tx: conversations_store.lock_conversation(tx, tenant, conversation),
         "find_conversation": lambda tx: conversations_store.find_conversation(tx, tenant, conversation),
         "find_turns": lambda tx: conversations_store.find_turns(tx, tenant, [crowd["turn"]]),
-        "list_turns": lambda tx: conversations_store.list_turns(tx, tenant, conversation, before=None, **page),
-        "list_turns_page": lambda tx: conversations_store.list_turns(tx, tenant, conversation, before=45, **page),
-        "list_neighbours": lambda tx: turn_store.list_neighbours(
+        "list_turns": lambda tx: turn_list_store.list_turns(tx, tenant, conversation, before=None, **page),
+        "list_turns_page": lambda tx: turn_list_store.list_turns(tx, tenant, conversation, before=45, **page),
+        "list_neighbours": lambda tx: turn_list_store.list_neighbours(
             tx, tenant, [(conversation, 5)], reach=1, max_bytes=2**20
         ),
-        "list_with_superseded": lambda tx: turn_store.list_with_superseded(
-            tx, tenant, conversation, before=None, beyond=(5, 5), **page
+        "list_with_superseded": lambda tx: turn_list_store.list_turns(
+            tx, tenant, conversation, kind="committed", before=None, beyond=(5, 5), **page
         ),
-        "list_changed": lambda tx: stream_store.list_changed(
+        "list_changed": lambda tx: turn_list_store.list_changed(
             tx, tenant, conversation, after=(45, 0), limit=51, max_bytes=2**20, actors=["a1"]
         ),
-        "list_aborted": lambda tx: turn_store.list_aborted(
-            tx, tenant, conversation, newest_first=True, beyond=None, actors=None, limit=51, max_bytes=2**20
+        "list_aborted": lambda tx: turn_list_store.list_turns(
+            tx, tenant, conversation, kind="aborted", newest_first=True, limit=51, max_bytes=2**20
         ),
         "list_revisions": lambda tx: turn_store.list_revisions(tx, tenant, conversation, [5, 45]),
         "supersede": lambda tx: turn_store.supersede(
             tx, tenant, conversation, position=5, and_after=False, by=crowd["turn"], rev=9
         ),
-        "walk": lambda tx: turn_store.list_by_seq(
+        "walk": lambda tx: turn_list_store.list_by_seq(
             tx, tenant, conversation, after=3, through=40, limit=500, max_bytes=2**20
         ),
         "find_calls": lambda tx: turn_store.find_calls(tx, tenant, conversation, ["c1"]),
@@ -448,13 +448,13 @@ async def test_a_search_in_memory_asks_only_what_changed(client: Client) -> None
     await client.recall(conversation, "violin")
     with counted_statements() as sent:
         await client.recall(conversation, "violin")
-    asked = ["pg_current_snapshot", "begin", "turns t"]
+    asked = ["pg_current_snapshot", "begin", "JOIN turns"]
     searching = sent[-len(asked) :]
     assert all(part in statement for part, statement in zip(asked, searching, strict=True)), searching
     await client.append(conversation, "my piano teacher is Bob")
     with counted_statements() as sent:
         await client.recall(conversation, "piano")
-    asked = ["pg_current_snapshot", "vector_send", "begin", "turns t"]
+    asked = ["pg_current_snapshot", "vector_send", "begin", "JOIN turns"]
     searching = sent[-len(asked) :]
     assert all(part in statement for part, statement in zip(asked, searching, strict=True)), searching
 

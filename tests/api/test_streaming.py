@@ -17,11 +17,11 @@ from app.conversations.drafts import Draft
 from app.conversations.events import BusEvent
 from app.conversations.schemas.frames import Chunk, Opening, OpenTurn
 from app.conversations.stores import stream_store
+from app.conversations.streams.abort import TurnAborter
 from app.conversations.streams.buffer import OpenTurnBuffer
-from app.conversations.streams.commit import TurnFinalizer
 from app.conversations.streams.service import Streams
-from app.conversations.turns.append import Appender
 from app.conversations.turns.placement import PreparedTurn
+from app.conversations.turns.turn_writer import TurnWriter
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
@@ -312,7 +312,7 @@ async def test_a_repeated_open_renews_the_lease_and_returns_the_turn(
     if where == "here":
         await take(service, writing, ",", 4)
     turn_id = TurnId(parse_id(writing.id))
-    streams = (service if where == "here" else replica).container.conversations.streams
+    streams = (service if where == "here" else replica).container.streams
     listening = Listening()
     caller = await service.container.tenancy.authenticate(client.key)
     result = await streams.open(
@@ -519,7 +519,7 @@ async def test_a_commit_stores_no_less_than_its_writer_was_acknowledged_here(
     there = replica.client(client.key)
     writing = await opened(client, conversation)
     await writing.chunk(0, "durable ")
-    streams = service.container.conversations.streams
+    streams = service.container.streams
     caller = await service.container.tenancy.authenticate(client.key)
     tail = Chunk(offset=8, delta="and not")
     ids = {"turn_id": TurnId(parse_id(writing.id)), "epoch": 1}
@@ -529,7 +529,7 @@ async def test_a_commit_stores_no_less_than_its_writer_was_acknowledged_here(
         taken = await streams.chunk(caller, ConversationId(parse_id(conversation)), chunk=tail, wait=False, **ids)
         assert (taken.offset, taken.durable_offset) == (15, 8)
         patched.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
-        patched.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
+        patched.setattr(replica.container.handover, "_wait_s", 0.0)
         assert (await writing.chunk(8, "", client=there)).json()["offset"] == 8
     if noticed == "before":
         await streams._flusher.flush()  # noqa: SLF001
@@ -571,7 +571,7 @@ async def test_a_silent_writers_turn_is_aborted_with_what_it_had(
     await alive.chunk(0, "still ")
     await age(service, silent.id, 61)
     ended = await asyncio.gather(
-        *(one.container.conversations.streams.abort_expired() for one in (service, replica) for _ in range(2))
+        *(one.container.streams.abort_expired() for one in (service, replica) for _ in range(2))
     )
     assert sum(ended) >= 1
     turn = await silent.read()
@@ -591,7 +591,7 @@ async def test_a_stream_that_cannot_be_ended_keeps_no_other_open(
     await connection.execute("delete from turns where id = $1", parse_id(broken.id))
     await age(service, broken.id, 62)
     await age(service, silent.id, 61)
-    await service.container.conversations.streams.abort_expired()
+    await service.container.streams.abort_expired()
     await connection.execute("delete from turn_streams where turn_id = $1", parse_id(broken.id))
     await connection.close()
     assert (await silent.read())["status"] == "aborted"
@@ -612,7 +612,7 @@ async def test_a_stream_that_the_database_cannot_read_keeps_no_other_open(
 
     with monkeypatch.context() as patched:
         patched.setattr(stream_store, "read_texts", read)
-        await service.container.conversations.streams.abort_expired()
+        await service.container.streams.abort_expired()
     assert (await broken.read())["status"] == "pending"
     assert (await silent.read())["status"] == "aborted"
     assert (await broken.abort()).status_code in {200, 409}
@@ -657,19 +657,19 @@ async def test_a_turn_whose_lease_is_over_is_regenerated_before_the_sweep_comes(
 async def test_a_turn_is_opened_in_place_of_one_that_the_sweep_aborts_meanwhile(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams = service.container.conversations.streams
-    expire = TurnFinalizer.expire
+    streams = service.container.streams
+    expire = TurnAborter.expire
 
     async def after_the_sweep(
-        finalizer: TurnFinalizer, tx: Transaction, tenant_id: TenantId, turn_id: TurnId, **more: Any
+        aborter: TurnAborter, tx: Transaction, tenant_id: TenantId, turn_id: TurnId, **more: Any
     ) -> bool:
-        monkeypatch.setattr(TurnFinalizer, "expire", expire)
+        monkeypatch.setattr(TurnAborter, "expire", expire)
         assert await asyncio.create_task(streams.abort_expired(), context=Context()) >= 1
-        return await expire(finalizer, tx, tenant_id, turn_id, **more)
+        return await expire(aborter, tx, tenant_id, turn_id, **more)
 
     writing = await opened(client, conversation)
     await age(service, writing.id, 61)
-    monkeypatch.setattr(TurnFinalizer, "expire", after_the_sweep)
+    monkeypatch.setattr(TurnAborter, "expire", after_the_sweep)
     assert (await (await opened(client, conversation, supersedes=writing.id)).commit()).status_code == 200
 
 
@@ -692,13 +692,13 @@ async def test_who_opens_a_turn_in_place_of_one_whose_lease_is_over_has_its_room
 async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams = service.container.conversations.streams
+    streams = service.container.streams
     writing = await opened(client, conversation)
     await writing.chunk(0, "all of it")
     buffer = buffer_of(streams, writing.id)
-    prepare_turns = Appender.prepare_turns
+    prepare_turns = TurnWriter.prepare_turns
 
-    async def slowly(appender: Appender, caller: Caller, drafts: Sequence[Draft]) -> list[PreparedTurn]:
+    async def slowly(appender: TurnWriter, caller: Caller, drafts: Sequence[Draft]) -> list[PreparedTurn]:
         # what was nearly over when the commit came, is not any more
         await age(service, writing.id, 3)
         await streams.abort_expired()
@@ -711,7 +711,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
         await streams.abort_expired()
         return await prepare_turns(appender, caller, drafts)
 
-    monkeypatch.setattr(Appender, "prepare_turns", slowly)
+    monkeypatch.setattr(TurnWriter, "prepare_turns", slowly)
     await age(service, writing.id, 58)
     buffer.renewed_at -= 58
     buffer.active_at -= 58
@@ -723,7 +723,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
 async def test_a_holder_that_renews_learns_that_it_was_fenced(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams = service.container.conversations.streams
+    streams = service.container.streams
     writing, other = [await opened(client, conversation) for _ in range(2)]
     monkeypatch.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001 - as if it had not been asked
     await writing.chunk(0, "", client=replica.client(client.key))
@@ -739,7 +739,7 @@ async def test_a_holder_that_renews_learns_that_it_was_fenced(
 async def test_a_turn_that_ends_while_leases_are_renewed_is_not_reported_as_lost(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams = service.container.conversations.streams
+    streams = service.container.streams
     writing = await opened(client, conversation)
     buffer = buffer_of(streams, writing.id)
     buffer.listener = listening = Listening()
@@ -776,7 +776,7 @@ async def test_what_was_taken_is_durable_when_the_process_ends_though_a_write_fa
         writing = await opened(client, conversation := await client.conversation())
         caller = await ending.container.tenancy.authenticate(client.key)
         monkeypatch.setattr(stream_store, "insert_chunks", insert)
-        await ending.container.conversations.streams.chunk(
+        await ending.container.streams.chunk(
             caller,
             ConversationId(parse_id(conversation)),
             turn_id=TurnId(parse_id(writing.id)),
@@ -815,7 +815,7 @@ async def take(
 ) -> None:
     """Take text of a turn without waiting until it is durable, as over a WebSocket."""
     caller = await service.container.tenancy.authenticate(writing.client.key)
-    await service.container.conversations.streams.chunk(
+    await service.container.streams.chunk(
         caller,
         ConversationId(parse_id(writing.conversation)),
         turn_id=TurnId(parse_id(writing.id)),
@@ -847,7 +847,7 @@ async def locked(service: Service, turn: str) -> AsyncIterator[None]:
 
 async def under_way(service: Service, turn: str) -> None:
     """Wait until text of a turn is being written."""
-    buffer = buffer_of(service.container.conversations.streams, turn)
+    buffer = buffer_of(service.container.streams, turn)
     async with asyncio.timeout(60):
         while buffer.pending_write is None:  # noqa: ASYNC110 - it has no event for it
             await asyncio.sleep(0.01)
@@ -876,7 +876,7 @@ async def test_a_client_that_disconnects_during_a_flush_does_not_end_it(
 async def test_a_write_that_is_given_up_before_it_began_holds_up_no_commit(
     client: Client, conversation: str, service: Service
 ) -> None:
-    streams = service.container.conversations.streams
+    streams = service.container.streams
     writing = await opened(client, conversation)
     await take(service, writing, "text")
     flushing = asyncio.create_task(streams._flusher.flush())  # noqa: SLF001
@@ -927,7 +927,7 @@ async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
         stuck, writing, silent = [
             await opened(tenant, await tenant.conversation()) for tenant in [await short.new_tenant() for _ in range(3)]
         ]
-        streams = short.container.conversations.streams
+        streams = short.container.streams
         buffers = {name: buffer_of(streams, one.id) for name, one in (("stuck", stuck), ("silent", silent))}
         async with locked(short, stuck.id), asyncio.timeout(60):
             await take(short, stuck, "text")
@@ -948,14 +948,14 @@ async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
 async def test_text_that_came_before_a_refused_commit_is_written(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(_appender: Appender, _caller: Caller, _drafts: Sequence[Draft]) -> list[PreparedTurn]:
+    async def fail(_appender: TurnWriter, _caller: Caller, _drafts: Sequence[Draft]) -> list[PreparedTurn]:
         await asyncio.sleep(0.7)  # more than a debounce: what is due then passes this turn over
         raise Unavailable("database_unavailable", "The database does not answer.")
 
     writing = await opened(client, conversation)
     await take(service, writing, "text")
     with monkeypatch.context() as patched:
-        patched.setattr(Appender, "prepare_turns", fail)
+        patched.setattr(TurnWriter, "prepare_turns", fail)
         problem(await writing.commit(), 503, "database_unavailable")
     assert (await writing.read())["content"] == ""
     await says(writing, "text")
@@ -966,7 +966,7 @@ async def test_text_is_written_once_a_debounce_and_all_turns_of_a_tenant_togethe
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # long enough for 20 requests on a busy machine
-    flusher = service.container.conversations.streams._flusher  # noqa: SLF001
+    flusher = service.container.streams._flusher  # noqa: SLF001
     monkeypatch.setattr(flusher, "_settings", flusher._settings.model_copy(update={"stream_debounce_ms": 2000}))  # noqa: SLF001
     writings = [await opened(client, conversation) for _ in range(3)]
     for one in writings:
@@ -1112,7 +1112,7 @@ async def test_where_the_holder_does_not_answer_the_writer_gets_the_expected_off
 ) -> None:
     writing = await opened(client, conversation)
     await writing.chunk(0, "durable")
-    streams = service.container.conversations.streams
+    streams = service.container.streams
     monkeypatch.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
     monkeypatch.setattr(streams._flusher, "_start_writing", lambda: None)  # noqa: SLF001
     await writing.chunk(7, ", and lost", durable="false")
@@ -1128,7 +1128,7 @@ async def test_where_the_holder_does_not_answer_the_writer_gets_the_expected_off
 
 async def lost_tail(writing: Writing, service: Service, monkeypatch: pytest.MonkeyPatch, part: str = "content") -> None:
     """Text is taken by a process that dies before it is durable; the next call of the writer reaches another one."""
-    streams = service.container.conversations.streams
+    streams = service.container.streams
     monkeypatch.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
     monkeypatch.setattr(streams._flusher, "_start_writing", lambda: None)  # noqa: SLF001
     assert (await writing.chunk(7, ", and lost", part=part, durable="false")).json()["offset"] == 17
@@ -1140,7 +1140,7 @@ async def test_a_commit_is_refused_while_a_process_may_have_died_with_text_of_th
     confirms: str,
 ) -> None:  # fmt: skip
     there = replica.client(client.key)
-    monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
+    monkeypatch.setattr(replica.container.handover, "_wait_s", 0.0)
     writing = await opened(client, conversation)
     await writing.chunk(0, "durable")
     await lost_tail(writing, service, monkeypatch)
@@ -1162,7 +1162,7 @@ async def test_an_old_chunk_that_is_sent_again_confirms_nothing(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = replica.client(client.key)
-    monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
+    monkeypatch.setattr(replica.container.handover, "_wait_s", 0.0)
     writing = await opened(client, conversation)
     await writing.chunk(0, "durable")
     await lost_tail(writing, service, monkeypatch)
@@ -1174,7 +1174,7 @@ async def test_a_takeover_with_an_unknown_outcome_counts_as_one(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = replica.client(client.key)
-    streams = replica.container.conversations.streams
+    streams = replica.container.streams
     monkeypatch.setattr(streams.handover, "_wait_s", 0.0)
     writing = await opened(client, conversation)
     await writing.chunk(0, "durable")
@@ -1198,8 +1198,8 @@ async def test_a_process_that_could_not_write_answers_chunks_only_when_they_are_
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = replica.client(client.key)
-    monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
-    streams = service.container.conversations.streams
+    monkeypatch.setattr(replica.container.handover, "_wait_s", 0.0)
+    streams = service.container.streams
     writing = await opened(client, conversation)
     with monkeypatch.context() as patched:
         patched.setattr(streams._flusher, "release", AsyncMock())  # noqa: SLF001
@@ -1219,18 +1219,18 @@ async def test_a_turn_that_is_being_committed_is_not_released_when_the_process_s
     client: Client, conversation: str, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = replica.client(client.key)
-    streams = replica.container.conversations.streams
+    streams = replica.container.streams
     writing = await opened(there, conversation)
     await writing.chunk(0, "all of it")
-    prepare_turns = Appender.prepare_turns
+    prepare_turns = TurnWriter.prepare_turns
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
-    async def slowly(self: Appender, *given: Any) -> Any:
+    async def slowly(self: TurnWriter, *given: Any) -> Any:
         begun.set()
         await goes_on.wait()
         return await prepare_turns(self, *given)
 
-    monkeypatch.setattr(Appender, "prepare_turns", slowly)
+    monkeypatch.setattr(TurnWriter, "prepare_turns", slowly)
     committing = asyncio.create_task(writing.commit(client=there))
     await begun.wait()
     await streams.close()
@@ -1244,7 +1244,7 @@ async def test_a_commit_is_refused_while_text_of_a_tool_call_may_be_lost(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = replica.client(client.key)
-    monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 0.0)
+    monkeypatch.setattr(replica.container.handover, "_wait_s", 0.0)
     writing = await opened(client, conversation, role="assistant")
     part = "tool_calls/0/arguments"
     await writing.chunk(0, "c1", part="tool_calls/0/id", durable="false")
@@ -1268,12 +1268,12 @@ async def test_a_process_that_may_lack_text_does_not_release_the_turn_as_whole(
 ) -> None:  # fmt: skip
     there = replica.client(client.key)
     for one in (service, replica):
-        monkeypatch.setattr(one.container.conversations.streams.handover, "_wait_s", 0.2)
+        monkeypatch.setattr(one.container.handover, "_wait_s", 0.2)
     writing = await opened(client, conversation)
     await writing.chunk(0, "durable")
     await lost_tail(writing, service, monkeypatch)
     problem(await writing.commit(client=there), 409, "stream_gap")
-    streams = replica.container.conversations.streams
+    streams = replica.container.streams
     await streams.close()  # neither when it stops
     async with open_service(service.database, tmp_path_factory.mktemp("third")) as third:
         problem(await writing.commit(client=third.client(client.key)), 409, "stream_gap")
@@ -1285,9 +1285,9 @@ async def test_a_process_that_stops_releases_the_turns_whose_text_is_whole(
     there = replica.client(client.key)
     writing = await opened(there, conversation)
     await writing.chunk(0, "all of it", durable="false")
-    await replica.container.conversations.streams.close()
+    await replica.container.streams.close()
     # nothing is asked of the process that has stopped
-    monkeypatch.setattr(service.container.conversations.streams.handover, "_wait_s", 60.0)
+    monkeypatch.setattr(service.container.handover, "_wait_s", 60.0)
     done = await writing.commit(client=client)
     assert (done.status_code, done.json()["content"]) == (200, "all of it"), done.text
 
@@ -1311,7 +1311,7 @@ async def test_a_turn_that_its_process_did_not_release_at_first_is_asked_for_aga
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writing = await opened(client, conversation)
-    streams = service.container.conversations.streams
+    streams = service.container.streams
     release = streams._flusher.release  # noqa: SLF001
     requests = 0
 
@@ -1324,7 +1324,7 @@ async def test_a_turn_that_its_process_did_not_release_at_first_is_asked_for_aga
 
     monkeypatch.setattr(streams._flusher, "release", release_later)  # noqa: SLF001
     monkeypatch.setattr(streams._flusher, "_start_writing", lambda: None)  # noqa: SLF001
-    monkeypatch.setattr(replica.container.conversations.streams.handover, "_wait_s", 5.0)
+    monkeypatch.setattr(replica.container.handover, "_wait_s", 5.0)
     await writing.chunk(0, "only taken", durable="false")
     answer = await writing.chunk(10, ", not lost", client=replica.client(client.key), durable="false")
     assert answer.status_code == 200, answer.text
@@ -1336,12 +1336,12 @@ async def test_a_process_releases_no_turn_that_is_asked_of_another_one(
     client: Client, conversation: str, service: Service, replica: Service
 ) -> None:
     writing = await opened(client, conversation)
-    streams, there = (one.container.conversations.streams for one in (service, replica))
+    streams, there = (one.container.streams for one in (service, replica))
     buffer = buffer_of(streams, writing.id)
-    wanted = BusEvent("wanted", *buffer.key[:2], turn_id=buffer.turn_id, holder=there._holder)  # noqa: SLF001
+    wanted = BusEvent("wanted", *buffer.key[:2], turn_id=buffer.turn_id, holder=there.handover._holder)  # noqa: SLF001
     streams.handover.on_message(wanted)
     assert not streams.handover._releasing  # noqa: SLF001
-    streams.handover.on_message(replace(wanted, holder=streams._holder))  # noqa: SLF001
+    streams.handover.on_message(replace(wanted, holder=streams.handover._holder))  # noqa: SLF001
     assert list(streams.handover._releasing) == [buffer.key]  # noqa: SLF001
     await streams.handover.close()
     assert buffer.is_dropped
@@ -1352,7 +1352,7 @@ async def test_text_that_a_process_takes_after_it_released_the_turn_is_not_lost(
 ) -> None:
     writing = await opened(client, conversation)
     await writing.chunk(0, "first", durable="false")
-    handover = replica.container.conversations.streams.handover
+    handover = replica.container.handover
     request = handover.request
     taken: list[httpx.Response] = []
 

@@ -144,8 +144,8 @@ async def test_what_goes_between_a_search_and_its_answer_leaves_k_hits(
     wide: Service, tiered: tuple[Client, list[str], list[list[str]]], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     client, gone = tiered[0], []
-    conversations = wide.container.conversations
-    hydrate = conversations.hydrate
+    reads = wide.container.recall_service._reads  # noqa: SLF001
+    hydrate = reads.hydrate
 
     async def late(caller: Any, tx: Any, *, turn_ids: Any) -> Any:
         if not gone:
@@ -159,7 +159,7 @@ async def test_what_goes_between_a_search_and_its_answer_leaves_k_hits(
             await connection.close()
         return await hydrate(caller, tx, turn_ids=turn_ids)
 
-    monkeypatch.setattr(conversations, "hydrate", late)
+    monkeypatch.setattr(reads, "hydrate", late)
     found = {parse_id(hit["id"]) for hit in await client.recall(None, "a parrot likes place 3", mode=mode, k=20)}
     assert len(found) == 20
     assert found.isdisjoint(gone)

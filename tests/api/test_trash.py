@@ -305,10 +305,10 @@ async def test_what_is_not_restored_is_deleted_at_its_time(client: Client, servi
     conversation = await full(client)
     await put(client, conversation)
     before = await left(connection, client, conversation)
-    await service.container.governance.purger.sweep()
+    await service.container.purger.sweep()
     assert await left(connection, client, conversation) == before
     await make_due(connection, conversation)
-    assert (await service.container.governance.purger.sweep())["expired"] >= 1
+    assert (await service.container.purger.sweep())["expired"] >= 1
     assert await left(connection, client, conversation) == {}
     problem(await client.post(f"/v1/conversations/{conversation}/restore"), 404, "not_found")
     assert await listed(client, trashed="true") == []
@@ -379,11 +379,11 @@ async def test_of_a_restore_and_a_deletion_at_the_same_time_one_happens(
             path = f"/v1/conversations/{conversation}"
             if end == "sweep":
                 await make_due(connection, conversation)
-                other = service.container.governance.purger.sweep()
+                other = service.container.purger.sweep()
             else:
                 other = client.delete(path)
             restored, _ = await asyncio.gather(client.post(f"{path}/restore"), other)
-            await service.container.governance.purger.sweep()
+            await service.container.purger.sweep()
             after = await left(connection, client, conversation)
             if restored.status_code == 200 and end == "sweep":
                 assert after == before

@@ -89,7 +89,7 @@ async def left(connection: Any, tenant: UUID, conversation: str) -> dict[str, in
 
 
 async def sweep(service: Service) -> dict[str, int]:
-    return dict(await service.container.governance.purger.sweep())
+    return dict(await service.container.purger.sweep())
 
 
 async def make(client: Client, turns: int = 5, **body: Any) -> str:
@@ -394,11 +394,11 @@ async def test_what_fails_for_one_tenant_keeps_no_other_from_being_swept(
 
     monkeypatch.setattr(ConversationExpiry, "hide_expired", failing)
     with pytest.raises(Unavailable):  # the job says so, and is tried again
-        await service.container.governance.purger.sweep()
+        await service.container.purger.sweep()
     found = [(await one.get(f"/v1/conversations/{two}")).status_code for one, two in zip(clients, expired, strict=True)]
     assert found == [404, 200, 404]
     monkeypatch.setattr(ConversationExpiry, "hide_expired", hide)
-    await service.container.governance.purger.sweep()
+    await service.container.purger.sweep()
     assert (await clients[1].get(f"/v1/conversations/{expired[1]}")).status_code == 404
     for one in clients:
         await one.aclose()

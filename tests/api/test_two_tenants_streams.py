@@ -184,14 +184,14 @@ async def age(processes: list[Process], turn_id: str) -> None:
         )
     await connection.close()
     for process in processes:
-        for buffer in process.service.container.conversations.streams._buffers.values():  # noqa: SLF001
+        for buffer in process.service.container.streams._buffers.values():  # noqa: SLF001
             if format_id(buffer.turn_id) == turn_id:
                 buffer.active_at = buffer.renewed_at = buffer.active_at - 50
 
 
 async def renew_leases(processes: list[Process]) -> None:
     for process in processes:
-        await process.service.container.conversations.streams._flusher._renew()  # noqa: SLF001
+        await process.service.container.streams._flusher._renew()  # noqa: SLF001
 
 
 @at_processes
@@ -219,7 +219,7 @@ async def test_a_writer_renews_the_lease_of_its_own_turn_alone(
         await active.renew()
     await renew_leases(processes)
     await age(processes, turn_id)
-    await processes[0].service.container.conversations.streams.abort_expired()
+    await processes[0].service.container.streams.abort_expired()
     path = f"/v1/conversations/{silent.conversation}/turns/{turn_id}"
     await silent.require_ended((await two[1].client.get(path)).json(), "aborted")
     await active.write()

@@ -234,7 +234,7 @@ async def test_a_large_conversation_is_deleted_with_one_event_and_expiry_sends_i
         ("conversations", f"updated_at = {hour}, expires_at = {hour}", "id"),
     ):
         await run_sql(service, late.format(table, columns, key), client.tenant_id, parse_id(expired))
-    await service.container.governance.purger.sweep()
+    await service.container.purger.sweep()
     await deliver(service)
     assert sorted(one.data["conversation_id"] for one in receiver.received) == sorted([large, expired])
 
@@ -253,7 +253,7 @@ async def test_the_trash_sends_when_it_hides_shows_and_deletes(
         service, "update conversations set expires_at = now() where tenant_id = $1 and id = $2", client.tenant_id,
         parse_id(by_time),
     )  # fmt: skip
-    await service.container.governance.purger.sweep()
+    await service.container.purger.sweep()
     await deliver(service)
 
     def of(conversation: str) -> list[str]:

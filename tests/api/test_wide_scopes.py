@@ -338,7 +338,7 @@ async def test_a_wide_search_takes_few_round_trips(crowd: Client) -> None:
         "match_in_scope",
         "by_vector",
         "vector_send",
-        "turns t",
+        "JOIN turns",
     ]
     assert len(searching) == len(asked)
     assert all(part in statement for part, statement in zip(asked, searching, strict=True)), searching

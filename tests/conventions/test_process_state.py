@@ -32,11 +32,11 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.conversations.streams.flush._TenantTasks._tasks": (Why.TENANT, "one write for each tenant"),
     "app.conversations.streams.flush._TenantTasks._missed_tenants": (Why.TENANT, "tenants whose write is due again"),
     # followers, projections, and the bus
-    "app.conversations.live.subscription.ConversationSubscriptions._conversations": (
+    "app.conversations.live.service.ConversationSubscriptions._conversations": (
         Why.TENANT,
         "followed conversations with their projections",
     ),
-    "app.conversations.live.subscription.ConversationSubscriptions.event_sources": (
+    "app.conversations.live.service.ConversationSubscriptions.event_sources": (
         Why.NO_TENANT_DATA,
         "functions, added at the start",
     ),
@@ -104,7 +104,6 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.index.analyser.languages.read_language": (Why.NO_TENANT_DATA, "rules of the languages"),
     "app.index.analyser.phrases._rules": (Why.NO_TENANT_DATA, "expressions for dates by language"),
     "app.index.analyser.query_words._words_of": (Why.NO_TENANT_DATA, "expressions for words by language"),
-    "app.index.service.SearchIndex.makers": (Why.NO_TENANT_DATA, "functions, added at the start"),
     "app.providers.local.fair_queue.FairQueue._waiting": (Why.OWN, "requests, each with the future of its caller"),
     "app.providers.local.fair_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
     "app.providers.openai.OpenAIEmbedder._waiting": (Why.NO_TENANT_DATA, "two counts"),
@@ -175,7 +174,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.audit.sealing._ChainEnds": "one transaction of the sealer, by tenant and day",
     "app.audit.verification._ChainWalk": "the check of one day of one tenant",
     "app.index.analyser.analyser.Analyser": "one batch of texts, or one query",
-    "app.governance.erasures.runner.ErasureState": "one step of one erasure",
+    "app.governance.erasures.state.ErasureState": "one step of one erasure",
     "app.transfer.lines.ExportDigest": "one export",
     "app.transfer.importers.building.TurnBuilder": "one conversation of one file that is converted",
     "app.transfer.importers.building.MixedMessage": "one message of one file that is converted",
@@ -200,13 +199,13 @@ SHORT_LIVED: Mapping[str, str] = {
     # one connection, or one follower
     "app.routers.live.epochs.Epochs": "one WebSocket, in one conversation",
     "app.routers.live.outbox.Outbox": "one WebSocket, in one conversation",
-    "app.conversations.live.subscription.Subscription": "one subscriber",
+    "app.conversations.live.service.Subscription": "one subscriber",
     "app.conversations.live.list_subscription.ListSubscription": "one subscriber of a list",
     # one object of one tenant, in a map above
     "app.conversations.streams.buffer.OpenTurnBuffer": "one open turn",
     "app.conversations.streams.buffer.OpenPartBuffer": "one open turn",
     "app.conversations.streams.take_over.TurnTakeOver.add_opened_buffer.buffer": "one open turn",
-    "app.conversations.live.subscription._FollowedConversation": "one followed conversation",
+    "app.conversations.live.service._FollowedConversation": "one followed conversation",
     "app.conversations.live.projection.ConversationProjection": "one followed conversation",
     "app.conversations.live.projection._PendingTurn": "one followed conversation",
     "app.conversations.live.open_text.TextBuffer": "one followed conversation",

@@ -124,4 +124,4 @@ async def _call(
         await turn.resume(client)
     else:
         service = chance.choice(pair)
-        await service.container.conversations.streams._flusher.flush()  # noqa: SLF001
+        await service.container.streams._flusher.flush()  # noqa: SLF001

@@ -25,6 +25,7 @@ from app.audit.service import AuditTrail
 from app.conversations.schemas.conversations import ConversationCreate, Turn, TurnInput, content_text, turn_text
 from app.conversations.schemas.frames import OpenTurn
 from app.conversations.schemas.history import HistoryQuery
+from app.conversations.service import Exchanges
 from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId, new_uuid, parse_id
 from app.core.telemetry import get_logger
@@ -98,12 +99,14 @@ class AskService:
         self,
         services: ToolServices,
         *,
+        exchanges: Exchanges,
         governance: Governance,
         audit: AuditTrail,
         chat: ChatModel | None,
         settings: Settings,
     ) -> None:
         self._services = services
+        self._exchanges = exchanges
         self._governance = governance
         self._chat = chat
         self._settings = settings.tools
@@ -285,7 +288,7 @@ class AskService:
         Raises Busy `resource_busy` before the model is called, while another process runs the same request.
         """
         await self._ensure(run)
-        exchanges = self._services.conversations.streams.exchanges
+        exchanges = self._exchanges
         exchange = await exchanges.open(
             run.caller,
             run.conversation_id,

@@ -14,7 +14,7 @@ from app.agents.generation.align import says
 from app.agents.generation.openai_items import item_place, items
 from app.conversations.schemas.conversations import Turn
 from app.conversations.schemas.history import HistoryQuery
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, ResponseService
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
 from app.formats import service as formats
@@ -31,6 +31,7 @@ PlacedItem: TypeAlias = tuple[str, JsonObject]
 
 async def unstored_items(
     conversations: Conversations,
+    responses: ResponseService,
     caller: Caller,
     sent: Sequence[PlacedItem],
     within: ConversationId,
@@ -48,7 +49,7 @@ async def unstored_items(
     newest = await conversations.history(caller, within, query=query)
     read = {TurnId(parse_id(turn.id)): turn for turn in newest.data}
     missing = [turn_id for turn_id in named if turn_id not in read]
-    older = await conversations.responses.referenced(caller, missing) if missing else {}
+    older = await responses.referenced(caller, missing) if missing else {}
     turns = turns_by_id(read | older, newest.data, within, through=through)
     return new_items(sent, turns, newest.data)
 

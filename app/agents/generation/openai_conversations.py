@@ -17,7 +17,7 @@ from app.agents.generation.schemas import (
 )
 from app.conversations.schemas.conversations import Conversation, ConversationCreate, ConversationUpdate, Turn
 from app.conversations.schemas.history import HistoryQuery
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, ConversationUpdates, ResponseService
 from app.core.errors import AppError, Invalid, NotFound, TooLarge
 from app.core.ids import ConversationId, format_id, parse_id
 from app.core.paging import Order
@@ -31,8 +31,17 @@ _PAGE = 100
 class OpenAIConversations:
     """Conversations in OpenAI's format."""
 
-    def __init__(self, *, conversations: Conversations, governance: Governance) -> None:
+    def __init__(
+        self,
+        *,
+        conversations: Conversations,
+        updates: ConversationUpdates,
+        responses: ResponseService,
+        governance: Governance,
+    ) -> None:
         self._conversations = conversations
+        self._updates = updates
+        self._responses = responses
         self._governance = governance
 
     async def create(
@@ -72,9 +81,7 @@ class OpenAIConversations:
     ) -> OpenAIConversation:
         """Replace the metadata."""
         change = ConversationUpdate(metadata=body.metadata or {})
-        changed = await self._governance.update_conversation(
-            caller, conversation_id, body=change, replaces_metadata=True
-        )
+        changed = await self._updates.update(caller, conversation_id, body=change, replaces_metadata=True)
         return _view(changed)
 
     async def delete(self, caller: Caller, conversation_id: ConversationId) -> DeletedConversation:
@@ -87,7 +94,7 @@ class OpenAIConversations:
 
         Items with the ids of stored ones are left out (`known_items`).
         """
-        new = await unstored_items(self._conversations, caller, _placed(body.items), conversation_id)
+        new = await unstored_items(self._conversations, self._responses, caller, _placed(body.items), conversation_id)
         if not new:
             return item_page([], has_more=False)
         turns = [turn for _, turn in read_items(new, keeps_system=True).to_store(0)]

@@ -25,9 +25,7 @@ from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import ConversationCreate, ForkRequest, Turn, TurnInput
 from app.conversations.schemas.history import HistoryQuery
 from app.conversations.schemas.responses import ContinuedResponse, ResponseRequest
-from app.conversations.service import Conversations
-from app.conversations.streams.commit import TurnReplacement
-from app.conversations.streams.exchanges import Exchange, open_answer_turn
+from app.conversations.service import Conversations, Exchange, Exchanges, Sessions, TurnReplacement, open_answer_turn
 from app.core.errors import AppError, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
 from app.formats.schemas import JsonObject, Kind, Role
@@ -77,6 +75,8 @@ class PreparationServices:
     """What the preparation of requests needs. `run_shielded` runs work to its end, also if the caller is cancelled."""
 
     conversations: Conversations
+    exchanges: Exchanges
+    sessions: Sessions
     contexts: ContextBuilder
     governance: Governance
     forker: Forker
@@ -198,7 +198,7 @@ class Preparation:
             before=None if regenerated is None else regenerated.position,
         )
         self._require_shown(context)
-        exchange = await self._conversations.streams.exchanges.open(
+        exchange = await self._services.exchanges.open(
             self._caller,
             target.conversation_id,
             messages=new,
@@ -234,7 +234,7 @@ class Preparation:
     async def _require_owner(self, conversation_id: ConversationId) -> None:
         """Raise Conflict `conversation_owned` if the request names another owner than that of the conversation."""
         if (name := self._request.conversation) is not None:
-            await self._conversations.sessions.require_owner(
+            await self._services.sessions.require_owner(
                 self._caller, conversation_id, owner=name.owner, pointer=name.owner_pointer
             )
 

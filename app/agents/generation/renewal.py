@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import Final
 
-from app.conversations.streams.exchanges import Exchange, Exchanges
+from app.conversations.service import Exchange, Exchanges
 
 _RENEWALS_PER_LEASE: Final = 6
 

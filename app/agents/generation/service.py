@@ -31,8 +31,7 @@ from app.agents.generation.schemas import GenerationRequest, GenerationResult
 from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.frames import MAX_CHUNK_BYTES, Chunk
-from app.conversations.service import Conversations
-from app.conversations.streams.exchanges import Exchange, Exchanges
+from app.conversations.service import Conversations, Exchange, Exchanges, Sessions, Streams
 from app.core.errors import AppError, Conflict, TooLarge
 from app.core.ids import ConversationId, TenantId, TurnId, format_id, parse_id
 from app.formats.schemas import JsonObject
@@ -65,6 +64,9 @@ class Generation:
         self,
         *,
         conversations: Conversations,
+        streams: Streams,
+        exchanges: Exchanges,
+        sessions: Sessions,
         contexts: ContextBuilder,
         governance: Governance,
         forker: Forker,
@@ -72,17 +74,23 @@ class Generation:
         settings: Settings,
     ) -> None:
         self._conversations = conversations
+        self._streams = streams
+        self._exchanges = exchanges
         self._upstream = upstream
         self._settings = settings
         self._pending: set[asyncio.Task[object]] = set()
         self._running: dict[tuple[TenantId, TurnId], AnswerStream] = {}
         self._preparation = PreparationServices(
-            conversations, contexts, governance, forker, settings, self._run_shielded, upstream
+            conversations=conversations,
+            exchanges=exchanges,
+            sessions=sessions,
+            contexts=contexts,
+            governance=governance,
+            forker=forker,
+            settings=settings,
+            run_shielded=self._run_shielded,
+            upstream=upstream,
         )
-
-    @property
-    def _exchanges(self) -> Exchanges:
-        return self._conversations.streams.exchanges
 
     async def close(self) -> None:
         """Wait for pending aborts and commits, and close the connections to the endpoint."""
@@ -196,7 +204,7 @@ class Generation:
         length = MAX_CHUNK_BYTES // _MAX_BYTES_PER_CHARACTER
         for piece in (delta.text[at : at + length] for at in range(0, len(delta.text), length)):
             try:
-                await self._conversations.streams.chunk(
+                await self._streams.chunk(
                     caller,
                     exchange.conversation_id,
                     turn_id=exchange.answer_id,

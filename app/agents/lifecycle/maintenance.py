@@ -10,7 +10,7 @@ from app.context.schemas import CompactionRequest
 from app.context.service import Compactor
 from app.conversations.schemas.sessions import SessionName
 from app.conversations.schemas.summaries import Summary, SummaryKind
-from app.conversations.service import Conversations
+from app.conversations.service import Sessions, Summaries
 from app.core.ids import ConversationId
 from app.governance.service import Governance
 from app.memory.service import FactService
@@ -26,13 +26,15 @@ class Maintenance:
     def __init__(
         self,
         *,
-        conversations: Conversations,
+        sessions: Sessions,
+        summaries: Summaries,
         compactor: Compactor,
         governance: Governance,
         facts: FactService,
         settings: LifecycleSettings,
     ) -> None:
-        self._conversations = conversations
+        self._sessions = sessions
+        self._summaries = summaries
         self._compactor = compactor
         self._governance = governance
         self._facts = facts
@@ -42,9 +44,7 @@ class Maintenance:
     async def run(self, caller: Caller, *, request: SessionRequest) -> MaintenanceCounts:
         """Run all due work of a session. Raises NotFound; Busy if the session is locked; the errors of the model."""
         caller.require(Scope.WRITE)
-        session = await self._conversations.sessions.wait_until_idle(
-            caller, name=SessionName(request.project, request.session_id)
-        )
+        session = await self._sessions.wait_until_idle(caller, name=SessionName(request.project, request.session_id))
         expired = await self._facts.expire(caller, owner=session.owner, conversation_id=session.conversation_id)
         created, refreshed = await self._compact(caller, session.conversation_id)
         erased = await self._governance.retain(caller, session.conversation_id)
@@ -62,11 +62,11 @@ class Maintenance:
 
     async def _compact(self, caller: Caller, conversation_id: ConversationId) -> tuple[int, int]:
         """Summarise due and old turns; return the numbers of summaries and of replaced highlights."""
-        before = await self._conversations.summaries.list_valid(caller, conversation_id)
+        before = await self._summaries.list_valid(caller, conversation_id)
         highlighted = {summary.to_position for summary in before.summaries if summary.kind is SummaryKind.HIGHLIGHTS}
         done = await self._compactor.compact(caller, conversation_id, request=CompactionRequest())
         created: list[Summary] = [*done.summaries]
-        old = await self._conversations.sessions.newest_before(
+        old = await self._sessions.newest_before(
             caller, conversation_id, moment=datetime.now(UTC) - self._min_age, but_newest=self._recent_items
         )
         # the strategy "never" also excludes old conversations

@@ -14,7 +14,7 @@ from app.agents.lifecycle.schemas import MAX_ENTRIES, NodeText, Tree, TreeEntry,
 from app.conversations.schemas.conversations import Conversation
 from app.conversations.schemas.sessions import SessionDay, SessionName
 from app.conversations.schemas.summaries import Summary
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, Sessions, Summaries
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, parse_id
 from app.core.times import format_time
@@ -48,8 +48,18 @@ class _Node:
 class MemoryTreeReader:
     """Reads the memory of sessions as a tree."""
 
-    def __init__(self, *, conversations: Conversations, facts: FactService, recent_items: int) -> None:
+    def __init__(
+        self,
+        *,
+        conversations: Conversations,
+        sessions: Sessions,
+        summaries: Summaries,
+        facts: FactService,
+        recent_items: int,
+    ) -> None:
         self._conversations = conversations
+        self._sessions = sessions
+        self._summaries = summaries
         self._facts = facts
         self._recent_items = recent_items
 
@@ -107,7 +117,7 @@ class MemoryTreeReader:
         return NodeText(path=format_path(session_id, *steps), text=text[:_MAX_CHARACTERS], updated_at=node.updated_at)
 
     async def _session(self, caller: Caller, project: str, session_id: str) -> Conversation:
-        session = await self._conversations.sessions.find(caller, name=SessionName(project, session_id))
+        session = await self._sessions.find(caller, name=SessionName(project, session_id))
         if session is None:
             raise NotFound("not_found", "There is no such session.")
         return await self._conversations.get(caller, session.conversation_id)
@@ -125,7 +135,7 @@ class MemoryTreeReader:
                 return [_meta(conversation, session_id)]
 
     async def _events(self, caller: Caller, conversation: Conversation) -> list[_Node]:
-        days = await self._conversations.sessions.days(caller, _id(conversation), limit=MAX_ENTRIES, words=_ABSTRACT)
+        days = await self._sessions.days(caller, _id(conversation), limit=MAX_ENTRIES, words=_ABSTRACT)
         about = f"what was said, by day (UTC): {conversation.turn_count} turns"
         return [
             _Node(("events",), about, conversation.updated_at),
@@ -133,7 +143,7 @@ class MemoryTreeReader:
         ]
 
     async def _context(self, caller: Caller, conversation: Conversation) -> list[_Node]:
-        page = await self._conversations.summaries.list_page(
+        page = await self._summaries.list_page(
             caller, _id(conversation), include_replaced=False, newest_first=False, limit=MAX_ENTRIES, cursor=None
         )
         summaries, at = page.data, conversation.updated_at
@@ -165,9 +175,7 @@ class MemoryTreeReader:
         return nodes
 
     async def _day(self, caller: Caller, conversation: Conversation, day: str) -> str:
-        turns, more = await self._conversations.sessions.day(
-            caller, _id(conversation), day=date.fromisoformat(day), limit=_DAY_TURNS
-        )
+        turns, more = await self._sessions.day(caller, _id(conversation), day=date.fromisoformat(day), limit=_DAY_TURNS)
         return "\n".join([*map(_turn_line, turns), *(["(and more)"] if more else [])])
 
 

@@ -40,7 +40,7 @@ from app.agents.lifecycle.turn_ids import TurnKey, append_input, append_output, 
 from app.context.schemas import Context, ContextRequest, SemanticRecall
 from app.context.service import Compactor, ContextBuilder
 from app.conversations.schemas.sessions import IdempotentAppend, Session
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, Sessions, Summaries
 from app.core.database.transactions import Database
 from app.core.errors import FieldError, Invalid, InvalidFields, TooLarge
 from app.core.ids import ConversationId, format_id
@@ -71,6 +71,8 @@ class Lifecycle:
         database: Database,
         *,
         conversations: Conversations,
+        sessions: Sessions,
+        summaries: Summaries,
         contexts: ContextBuilder,
         compactor: Compactor,
         governance: Governance,
@@ -80,7 +82,7 @@ class Lifecycle:
         settings: Settings,
     ) -> None:
         self._database = database
-        self._sessions = conversations.sessions
+        self._sessions = sessions
         self._contexts = contexts
         self._queue = queue
         self._secret = secret
@@ -88,9 +90,16 @@ class Lifecycle:
         self._max_items = settings.limits.max_turns_per_append
         self._search_limit = settings.context.search_limit
         recent_items = settings.lifecycle.recent_context_items
-        self._tree_reader = MemoryTreeReader(conversations=conversations, facts=facts, recent_items=recent_items)
-        self._maintenance = Maintenance(
+        self._tree_reader = MemoryTreeReader(
             conversations=conversations,
+            sessions=sessions,
+            summaries=summaries,
+            facts=facts,
+            recent_items=recent_items,
+        )
+        self._maintenance = Maintenance(
+            sessions=sessions,
+            summaries=summaries,
             compactor=compactor,
             governance=governance,
             facts=facts,

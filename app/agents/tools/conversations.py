@@ -159,7 +159,7 @@ async def found_or_created(
     """
     if names.conversation_id is not None or caller.bound is not None:
         conversation_id = await found(services, caller, names)
-        await services.conversations.sessions.require_owner(caller, conversation_id, owner=owner)
+        await services.sessions.require_owner(caller, conversation_id, owner=owner)
         return conversation_id
     caller.require(Scope.WRITE)
     create = ConversationCreate(external_id=names.external_id, project=names.project or "default", owner=owner)

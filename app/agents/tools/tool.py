@@ -19,7 +19,7 @@ from app.agents.tools.leniency import read_arguments
 from app.agents.tools.schemas import NamedConversation, SupportsAsk
 from app.context.compaction.service import Compactor
 from app.context.service import ContextBuilder
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, Sessions
 from app.core.errors import AppError, InvalidFields
 from app.core.ids import ID_PATTERN
 from app.core.validation.invalid import MAX_FIELDS, cut_fields, fields_of, public_detail
@@ -46,6 +46,7 @@ class ToolServices:
     """
 
     conversations: Conversations
+    sessions: Sessions
     contexts: ContextBuilder
     recall_service: RecallService
     memories: Memories

@@ -27,7 +27,7 @@ from app.main import create_app
 from app.routers.http.app_state import app_state
 from app.routers.http.uvicorn_protocols import KEEP_ALIVE_S, STALL_S, protocols
 from app.settings import Settings
-from app.webhooks.dispatch import dispatching
+from app.webhooks.service import dispatching
 from app.worker.handlers import make_worker
 
 _POLL_S = 0.02

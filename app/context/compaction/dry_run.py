@@ -14,7 +14,7 @@ from app.context.compaction.due import MAX_READ
 from app.context.compaction.requests import TURN_TOKENS, RequestSize, request_size
 from app.context.schemas import CompactionDryRun, DryRun, ExtractionDryRun, ModelCost, RetentionDryRun
 from app.conversations.schemas.summaries import SummaryKind, ValidSummaries
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, RetentionEraser, Summaries
 from app.core.database.transactions import Database
 from app.core.ids import ConversationId, format_id
 from app.formats.schemas import CanonicalTurn
@@ -35,16 +35,20 @@ class DryRuns:
         database: Database,
         *,
         conversations: Conversations,
+        summaries: Summaries,
+        retention: RetentionEraser,
         facts: FactService,
         chat: ChatModel | None,
         settings: Settings,
     ) -> None:
         self._database = database
         self._conversations = conversations
+        self._summaries = summaries
+        self._retention_eraser = retention
         self._facts = facts
         self._chat = chat
         self._settings = settings.chat
-        self._summaries = settings.conversations.summaries
+        self._summaries_by = settings.conversations.summaries
 
     async def run(self, caller: Caller, conversation_id: ConversationId) -> DryRun:
         """Return what would be done to a conversation now. Raises NotFound."""
@@ -57,8 +61,8 @@ class DryRuns:
         )
 
     async def _compaction(self, caller: Caller, conversation_id: ConversationId) -> CompactionDryRun:
-        valid = await self._conversations.summaries.list_valid(caller, conversation_id)
-        sources, more = await self._conversations.summaries.sources(
+        valid = await self._summaries.list_valid(caller, conversation_id)
+        sources, more = await self._summaries.sources(
             caller, conversation_id, after=valid.position, before=valid.beyond, limit=MAX_READ
         )
         turns = [source.turn for source in sources]
@@ -88,7 +92,7 @@ class DryRuns:
 
     def _model(self, valid: ValidSummaries) -> str | None:
         """Return the model that would write the summaries; None: there would be highlights."""
-        if self._chat is None or (valid.policy.summaries or self._summaries) == "highlights":
+        if self._chat is None or (valid.policy.summaries or self._summaries_by) == "highlights":
             return None
         return valid.policy.summarizer_model or self._chat.model
 
@@ -146,7 +150,7 @@ class DryRuns:
         self, caller: Caller, conversation_id: ConversationId, *, expires_at: datetime | None
     ) -> RetentionDryRun:
         async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
-            policy, due = await self._conversations.retention_eraser.preview(
+            policy, due = await self._retention_eraser.preview(
                 caller, tx, conversation_id=conversation_id, limit=MAX_READ
             )
         return RetentionDryRun(

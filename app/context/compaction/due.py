@@ -7,7 +7,7 @@ from typing import Final
 from app.context.compaction.cut import at_boundary, oldest_half
 from app.conversations.schemas.conversations import Compaction
 from app.conversations.schemas.summaries import SourceTurn, ValidSummaries
-from app.conversations.service import Conversations
+from app.conversations.service import Summaries
 from app.core.ids import ConversationId
 from app.tenancy.schemas import Caller
 
@@ -47,7 +47,7 @@ class DueTurns:
 
 
 async def find_due(
-    conversations: Conversations,
+    summaries: Summaries,
     caller: Caller,
     conversation_id: ConversationId,
     valid: ValidSummaries,
@@ -58,7 +58,7 @@ async def find_due(
     over = valid.turns > policy.trigger_turns or valid.tokens > policy.trigger_tokens
     if not over and valid.beyond is None and (through is None or through <= valid.position):
         return None
-    turns, more = await conversations.summaries.sources(
+    turns, more = await summaries.sources(
         caller, conversation_id, after=valid.position, before=valid.beyond, limit=MAX_READ
     )
     if valid.beyond is not None:  # all turns up to the next summary, even if they are only tombstones

@@ -34,7 +34,7 @@ from app.conversations.schemas.summaries import (
     ValidSummaries,
     ValidSummary,
 )
-from app.conversations.service import COMPACT_JOB, Conversations
+from app.conversations.service import COMPACT_JOB, Summaries
 from app.core.errors import Busy
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import get_logger
@@ -59,13 +59,12 @@ class Compactor:
     def __init__(
         self,
         *,
-        conversations: Conversations,
+        summaries: Summaries,
         chat: ChatModel | None,
         counter: TokenCounter,
         settings: Settings,
     ) -> None:
-        self._conversations = conversations
-        self._summaries = conversations.summaries
+        self._summaries = summaries
         limit = settings.chat.llm_max_output_tokens
         self._writer = None if chat is None else SummaryWriter(chat, counter=counter, max_output_tokens=limit)
         self._drafts = DraftMaker(counter)
@@ -192,7 +191,7 @@ class Compactor:
         """Return the next summary to store, after those made by this run; None if none is due."""
         if run.policy.strategy == "never" and not run.forced:
             return None
-        due = await find_due(self._conversations, caller, conversation_id, valid, run)
+        due = await find_due(self._summaries, caller, conversation_id, valid, run)
         if due is not None:
             return await self._draft(caller, valid, due, run)
         if (replaceable := self._to_replace(valid, run, summaries)) is not None:

@@ -76,9 +76,14 @@ class ListSubscription:
     """One subscriber: call `next_events` until it returns an empty list."""
 
     def __init__(
-        self, subscriptions: "ListSubscriptions", tenant_list: "_TenantList", caller: Caller, project: str | None, *,
+        self,
+        subscriptions: "ListSubscriptions",
+        tenant_list: "_TenantList",
+        caller: Caller,
+        project: str | None,
+        *,
         max_events: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._ended = False
         self._subscriptions = subscriptions
         self._tenant_list = tenant_list
@@ -162,18 +167,20 @@ class _TenantList:
     def events_after(self, last_event_id: str) -> Sequence[ConversationListEvent]:
         """Return the last event of each conversation after an event, or `reread` if it is unknown or too old."""
         name, _, number = last_event_id.partition(".")
-        known = name == self._name and number.isdecimal() and self._last_evicted <= int(number[:18]) <= self._count
+        is_buffered = (
+            name == self._name and number.isdecimal() and self._last_evicted <= int(number[:18]) <= self._count
+        )
         return (
             [event for event in self._recent_events.values() if _number(event) > int(number)]
-            if known
+            if is_buffered
             else [self.relist()]
         )
 
 
-def _publish_found(tenant_list: _TenantList, found: ListedRows) -> None:
+def _publish_found(tenant_list: _TenantList, listed: ListedRows) -> None:
     """Publish changed conversations; also `reread` if one is too large for an event."""
-    relists = found.cut
-    for row in found.rows:
+    relists = listed.cut
+    for row in listed.rows:
         frame = ConversationUpdatedFrame(type="conversation.updated", conversation=listed_view(row))
         text, conversation = frame.model_dump_json(), row.conversation
         if len(text) > _MAX_EVENT_CHARACTERS:
@@ -270,7 +277,7 @@ class ListSubscriptions:
             else:
                 try:
                     async with self._database.transaction(tenant_list.tenant_id, read_only=True) as tx:
-                        found = await list_store.find_listed(
+                        listed = await list_store.find_listed(
                             tx, tenant_list.tenant_id, changed, max_bytes=self._settings.limits.max_answer_bytes
                         )
                 except Exception as error:  # noqa: BLE001 - after any error the changes are published later
@@ -279,7 +286,7 @@ class ListSubscriptions:
                     self._log.warning("watching.look_failed", code=code, error_type=error_type(error), **places)
                     tenant_list.changed = dict.fromkeys(changed) | tenant_list.changed
                 else:
-                    _publish_found(tenant_list, found)
+                    _publish_found(tenant_list, listed)
             await asyncio.sleep(_PAUSE_S)
 
     def close(self) -> None:

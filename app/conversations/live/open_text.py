@@ -38,9 +38,9 @@ class TextBuffer:
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` characters."""
-        kept = self.value()[:length]
-        self._pieces = [kept] if kept else []
-        self._set_size(len(kept), utf8_length(kept))
+        remaining = self.value()[:length]
+        self._pieces = [remaining] if remaining else []
+        self._set_size(len(remaining), utf8_length(remaining))
 
     def _set_size(self, length: int, byte_size: int) -> None:
         self._counter.bytes += byte_size - self.byte_size

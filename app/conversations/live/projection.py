@@ -214,8 +214,10 @@ class ConversationProjection:
             case "delta":
                 return self._on_delta(event)
             case "changed":
-                known = self.position is not None and not self._is_reading and (event.rev, LAST_SEQ) <= self.position
-                return [], "nothing" if known else "now"
+                is_applied = (
+                    self.position is not None and not self._is_reading and (event.rev, LAST_SEQ) <= self.position
+                )
+                return [], "nothing" if is_applied else "now"
             case "wanted":
                 return [], "nothing"
             case _:
@@ -403,8 +405,8 @@ class ConversationProjection:
         frames += self._apply_buffered(turn_id, pending)
         for name, part in pending.parts.items():
             if part.record_read():
-                kept = [event for event in self._pop_buffered(turn_id) if event.part != name]
-                for event in kept:
+                later_events = [event for event in self._pop_buffered(turn_id) if event.part != name]
+                for event in later_events:
                     self._buffer_event(turn_id, event)
         return frames
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.conversations.live.projection import LAST_SEQ, ConversationProjection, Frame, Position, split_turns
-from app.conversations.stores import conversation_store, stream_store, turn_store
+from app.conversations.stores import turn_list_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.views import turn_view
 from app.core.database.transactions import Transaction
@@ -81,10 +81,16 @@ class SnapshotReader:
         """Read turns by seq up to the last one at the first page; then by rev those that changed since."""
         self._first_page_state = self._first_page_state or (projection.seq, projection.rev)
         through, rev = self._first_page_state
-        rows = await turn_store.list_by_seq(
-            tx, self._tenant_id, self._conversation_id, after=after, through=through, limit=PAGE_TURNS,
+        turns = await turn_list_store.list_by_seq(
+            tx,
+            self._tenant_id,
+            self._conversation_id,
+            after=after,
+            through=through,
+            limit=PAGE_TURNS,
             max_bytes=PAGE_BYTES,
-        )  # fmt: skip
+        )
+        rows = turns.rows
         if rows and (rows[-1].seq or 0) < through:
             self._after_seq = rows[-1].seq
             return rows, True
@@ -96,7 +102,7 @@ class SnapshotReader:
 
     async def _read_by_rev(self, tx: Transaction, after: Position) -> tuple[Sequence[TurnRow], bool]:
         """Read turns by their last change; a turn that changes again is read again later."""
-        changed = await stream_store.list_changed(
+        changed = await turn_list_store.list_changed(
             tx, self._tenant_id, self._conversation_id, after=after, limit=PAGE_TURNS, max_bytes=PAGE_BYTES
         )
         if changed.cut:
@@ -105,8 +111,12 @@ class SnapshotReader:
 
     async def _read_newest(self, tx: Transaction) -> Sequence[TurnRow]:
         """Read the newest live turns by position, in one query."""
-        newest = await conversation_store.list_turns(
-            tx, self._tenant_id, self._conversation_id, newest_first=True, after=None, before=None, actors=None,
-            limit=self._newest_turns, max_bytes=_NEWEST_BYTES,
-        )  # fmt: skip
+        newest = await turn_list_store.list_turns(
+            tx,
+            self._tenant_id,
+            self._conversation_id,
+            newest_first=True,
+            limit=self._newest_turns,
+            max_bytes=_NEWEST_BYTES,
+        )
         return list(reversed(newest.rows))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from app.conversations.find import get_conversation, last_position
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
-from app.conversations.stores import conversation_store, summary_store, turn_store
+from app.conversations.stores import summary_store, turn_list_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import covered_through, valid_summary
 from app.conversations.views import canonical_turn
@@ -91,27 +91,31 @@ async def read_context_turns(
 ) -> ContextTurns:
     """Read what a context may show. To read summaries, the transaction must be one snapshot. Raises NotFound."""
     head = await get_conversation(caller, tx, conversation_id)
-    last = last_position(head) if wanted.before is None else min(last_position(head), wanted.before - 1)
+    last_considered = last_position(head) if wanted.before is None else min(last_position(head), wanted.before - 1)
     summaries: list[ValidSummary] = []
     if wanted.accepts is not None and head.summarized_position:
         rows = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
-        reach = min(head.summarized_position, last)
+        reach = min(head.summarized_position, last_considered)
         summaries = [valid_summary(row) for row in rows if row.to_position <= reach]
-    accepted = [one for one in summaries if wanted.accepts is not None and wanted.accepts(one)]
-    pages = _Pages(caller, tx, ConversationId(head.id), actors=wanted.actors, last=last, bytes_left=max_bytes)
+    accepted = [summary for summary in summaries if wanted.accepts is not None and wanted.accepts(summary)]
+    pages = _Pages(
+        caller, tx, ConversationId(head.id), actors=wanted.actors, last=last_considered, bytes_left=max_bytes
+    )
     await _read_newest(pages, head, wanted, accepted)
-    unread = {one.id: await _unread_tokens(pages, head, one, is_only=len(accepted) == 1) for one in accepted}
+    unread = {
+        summary.id: await _unread_tokens(pages, head, summary, is_only=len(accepted) == 1) for summary in accepted
+    }
     return ContextTurns(
         turns=pages.turns(),
-        seq=min(head.last_seq, last),
-        last_position=last,
+        seq=min(head.last_seq, last_considered),
+        last_position=last_considered,
         participants=[Participant.model_validate(item) for item in head.participants],
         more_before=pages.has_more,
         project=head.project,
         owner=head.owner,
-        summaries=[ReadSummary(one, unread.get(one.id, 0)) for one in summaries],
+        summaries=[ReadSummary(summary, unread.get(summary.id, 0)) for summary in summaries],
         is_erased=wanted.accepts is not None
-        and covered_through(summaries, erased_position=0) < min(head.erased_position, last),
+        and covered_through(summaries, erased_position=0) < min(head.erased_position, last_considered),
         erased_position=head.erased_position,
     )
 
@@ -148,9 +152,9 @@ def _with_unread_lines(pages: "_Pages", summaries: Sequence[ValidSummary]) -> li
     """
     read = {row.id for row in pages.rows}
     return [
-        one
-        for one in summaries
-        if one.kind is not SummaryKind.HIGHLIGHTS or any(line.turn_id not in read for line in one.lines)
+        summary
+        for summary in summaries
+        if summary.kind is not SummaryKind.HIGHLIGHTS or any(line.turn_id not in read for line in summary.lines)
     ]
 
 
@@ -159,28 +163,28 @@ async def _complete_exchanges(pages: "_Pages", wanted: ContextTurnsQuery) -> Non
     newest = pages.rows[: wanted.newest]
     if not pages.can_go_on or not any(row.tool_call_id or row.tool_results for row in newest):
         return
-    made = {call_key(call.id) for row in pages.rows if row.tool_calls for call in canonical_turn(row).tool_calls}
+    called = {call_key(call.id) for row in pages.rows if row.tool_calls for call in canonical_turn(row).tool_calls}
     results = [result for row in newest if row.tool_results for result in canonical_turn(row).tool_results]
     answered = {call_key(result.tool_call_id) for result in results}
     answered |= {call_key(row.tool_call_id) for row in newest if row.tool_call_id is not None}
-    position = await pages.first_call(sorted(answered - made)) if answered - made else None
+    position = await pages.first_call(sorted(answered - called)) if answered - called else None
     if position is not None:
         await pages.read(_EXCHANGE_REACH, after=position - 1)
 
 
-async def _unread_tokens(pages: "_Pages", head: ConversationRow, one: ValidSummary, *, is_only: bool) -> int:
+async def _unread_tokens(pages: "_Pages", head: ConversationRow, summary: ValidSummary, *, is_only: bool) -> int:
     """Return a lower bound of the tokens of turns under a summary that were not read.
 
     If they may be fewer than those of the summary, the turns are read, because a context may show them instead.
     """
-    if not pages.has_more or one.from_position >= pages.oldest or one.to_position <= head.erased_position:
+    if not pages.has_more or summary.from_position >= pages.oldest or summary.to_position <= head.erased_position:
         return 0
-    enough = one.tokens + _NOTE_TOKENS
+    enough = summary.tokens + _NOTE_TOKENS
     if is_only:
-        read = sum(row.content_tokens for row in pages.rows if (row.position or 0) <= one.to_position)
+        read = sum(row.content_tokens for row in pages.rows if (row.position or 0) <= summary.to_position)
         if (unread := head.summarized_tokens - read) > enough:
             return unread
-    return await pages.read_range(one.from_position, min(one.to_position, pages.oldest - 1), max_tokens=enough)
+    return await pages.read_range(summary.from_position, min(summary.to_position, pages.oldest - 1), max_tokens=enough)
 
 
 @dataclass(slots=True)
@@ -218,10 +222,10 @@ class _Pages:
 
     async def read(self, limit: int, *, after: int | None = None) -> None:
         """Read the next older turns, and with `actors` the results of their calls, by any actor."""
-        found, cut = await self._list(after=after, before=self.oldest, limit=limit + 1)
+        rows, cut = await self._list(after=after, before=self.oldest, limit=limit + 1)
         # a page that ends at a given position does not show whether there are older turns
-        self.has_more = cut or len(found) > limit or bool(after)
-        page = found[:limit]
+        self.has_more = cut or len(rows) > limit or bool(after)
+        page = rows[:limit]
         self.rows += page
         self.tokens += _tokens(page)
         if self.actors is not None:
@@ -251,7 +255,7 @@ class _Pages:
     async def _list(self, *, after: int | None, before: int, limit: int) -> tuple[list[TurnRow], bool]:
         if self.bytes_left <= 0:
             return [], True
-        found = await conversation_store.list_turns(
+        turns = await turn_list_store.list_turns(
             self.tx,
             self.caller.tenant_id,
             self.conversation_id,
@@ -265,18 +269,20 @@ class _Pages:
             with_erased=False,
         )
         # counted in characters, which may be fewer than the bytes that the statement counts
-        self.bytes_left = 0 if found.cut else self.bytes_left - sum(_size(row) for row in found.rows)
-        return found.rows, found.cut
+        self.bytes_left = 0 if turns.cut else self.bytes_left - sum(_size(row) for row in turns.rows)
+        return turns.rows, turns.cut
 
     async def _answers(self, page: Sequence[TurnRow]) -> list[TurnRow]:
         calls = [call_key(call.id) for row in page if row.tool_calls for call in canonical_turn(row).tool_calls]
         if not calls or self.bytes_left <= 0:
             return []
-        answers = await conversation_store.list_answers(
+        answers = await turn_list_store.list_turns(
             self.tx,
             self.caller.tenant_id,
             self.conversation_id,
-            call_ids=calls,
+            newest_first=True,
+            role="tool",
+            answers=calls,
             after=min(row.position or 0 for row in page),
             before=self.last + 1,
             limit=len(calls),

@@ -12,9 +12,10 @@ from uuid import UUID
 
 from app.conversations.find import get_rev
 from app.conversations.schemas.history import HistoryPage, HistoryQuery
-from app.conversations.stores import conversation_store, stream_store, summary_store, turn_store
-from app.conversations.stores.conversation_store import TurnRow, TurnRows
+from app.conversations.stores import summary_store, turn_list_store
+from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.stores.summary_store import SummaryRow
+from app.conversations.stores.turn_list_store import ListedTurns, TurnRows
 from app.conversations.views import summary_view, turn_view
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Transaction
@@ -58,18 +59,22 @@ class History:
             if query.since_rev is not None and query.since_rev > rev:
                 problem = FieldError("/since_rev", f"the conversation is at rev {rev}; read the history again", "query")
                 raise InvalidFields([problem])
-            found = await self._read(caller, tx, conversation_id, query, walk, beyond, rev)
+            turns = await self._read(caller, tx, conversation_id, query, walk, beyond, rev)
             summaries: list[SummaryRow] = []
             if query.include_summaries:
                 summaries = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
-            return rev, found, summaries
+            return rev, turns, summaries
 
-        rev, found, summaries = await self._reader.read(caller.tenant_id, read)
+        rev, turns, summaries = await self._reader.read(caller.tenant_id, read)
         rev = rev if began is None else began
         page = make_page(
-            found.rows, limit=query.limit, cursors=self._cursors, scope=scope,
-            key=lambda row: [rev, *_sort_key(row, walk)], cut=found.cut,
-        )  # fmt: skip
+            turns.rows,
+            limit=query.limit,
+            cursors=self._cursors,
+            scope=scope,
+            key=lambda row: [rev, *_sort_key(row, walk)],
+            cut=turns.cut,
+        )
         positions = [row.position or 0 for row in page.data]
         rows, own_id = reversed(page.data) if walk.reversed else page.data, format_id(conversation_id)
         return HistoryPage(
@@ -107,29 +112,41 @@ class History:
             if query.since_rev == rev:
                 return TurnRows([], cut=False)
             after = (query.since_rev, _LAST_SEQ) if beyond is None else (int(beyond[0]), int(beyond[1]))
-            return await stream_store.list_changed(
-                tx, caller.tenant_id, conversation_id, after=after, actors=query.actors, limit=limit,
+            return await turn_list_store.list_changed(
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                after=after,
+                actors=query.actors,
+                limit=limit,
                 max_bytes=self._max_bytes,
-            )  # fmt: skip
-        if query.status == "aborted":
-            created = None if beyond is None else (datetime.fromisoformat(str(beyond[0])), UUID(str(beyond[1])))
-            return await turn_store.list_aborted(
-                tx, caller.tenant_id, conversation_id, newest_first=walk.backwards, beyond=created, actors=query.actors,
-                limit=limit, max_bytes=self._max_bytes,
-            )  # fmt: skip
-        listing = turn_store.list_with_superseded if query.include_superseded else conversation_store.list_turns
-        return await listing(
+            )
+        return await turn_list_store.list_turns(
             tx,
             caller.tenant_id,
             conversation_id,
+            kind=_kind(query),
             newest_first=walk.backwards,
             after=query.after,
             before=query.before,
-            beyond=None if beyond is None else (int(beyond[0]), int(beyond[1])),
+            beyond=None if beyond is None else _key(walk, beyond),
             actors=query.actors,
             limit=limit,
             max_bytes=self._max_bytes,
         )
+
+
+def _kind(query: HistoryQuery) -> ListedTurns:
+    if query.status == "aborted":
+        return "aborted"
+    return "committed" if query.include_superseded else "live"
+
+
+def _key(walk: _ReadingOrder, key: SortKey) -> tuple[object, object]:
+    """Return the key of the last turn of the previous page; see `_sort_key`."""
+    if walk.kind == "creation":
+        return datetime.fromisoformat(str(key[0])), UUID(str(key[1]))
+    return int(key[0]), int(key[1])
 
 
 def _walk(query: HistoryQuery) -> _ReadingOrder:
@@ -163,10 +180,10 @@ def _require_compatible(query: HistoryQuery) -> None:
     bounds = {"before": query.before, "after": query.after, "since_rev": query.since_rev}
     if query.status == "aborted":
         wrong += [
-            FieldError(f"/{name}", _COMMITTED_ONLY, "query") for name, given in bounds.items() if given is not None
+            FieldError(f"/{name}", _COMMITTED_ONLY, "query") for name, value in bounds.items() if value is not None
         ]
     elif query.since_rev is not None:
         others = {"before": query.before, "after": query.after, "order": query.order}
-        wrong += [FieldError(f"/{name}", _BY_REV, "query") for name, given in others.items() if given is not None]
+        wrong += [FieldError(f"/{name}", _BY_REV, "query") for name, value in others.items() if value is not None]
     if wrong:
         raise InvalidFields(wrong)

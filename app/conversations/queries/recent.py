@@ -1,7 +1,7 @@
 """The newest turns of a conversation, without summaries."""
 
 from app.conversations.find import get_conversation, last_position
-from app.conversations.stores import conversation_store
+from app.conversations.stores import turn_list_store
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId
@@ -14,17 +14,15 @@ async def recent_turns(
 ) -> list[CanonicalTurn]:
     """Return the newest live turns with content, oldest first, up to `max_bytes`. Raises NotFound."""
     head = await get_conversation(caller, tx, conversation_id)
-    found = await conversation_store.list_turns(
+    turns = await turn_list_store.list_turns(
         tx,
         caller.tenant_id,
         conversation_id,
         newest_first=True,
-        after=None,
         # turns appended between the two statements belong to the next answer
         before=last_position(head) + 1,
-        actors=None,
         limit=limit,
         max_bytes=max_bytes,
         with_erased=False,
     )
-    return [canonical_turn(row) for row in reversed(found.rows)]
+    return [canonical_turn(row) for row in reversed(turns.rows)]

@@ -25,20 +25,28 @@ async def update_facts_mark(
             rev = coalesce($5::bigint, rev), facts_rev = coalesce($5::bigint, facts_rev)
         where tenant_id = $1 and conversation_id = $2
         """,
-        tenant_id, conversation_id, read_through, has_facts, rev,
-    )  # fmt: skip
+        tenant_id,
+        conversation_id,
+        read_through,
+        has_facts,
+        rev,
+    )
 
 
 async def update_facts_by_rules(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, by_rules: ReadByRules | None
 ) -> None:
     """Write to a locked head which turns only rules have read; None for none."""
-    first, last, tries = (None, None, 0) if by_rules is None else (by_rules.first, by_rules.last, by_rules.tries)
+    first, through, tries = (None, None, 0) if by_rules is None else (by_rules.first, by_rules.last, by_rules.tries)
     await tx.execute(
         """
         update conversation_heads set facts_rules_from = $3::bigint, facts_rules_through = $4::bigint,
             facts_rules_tries = $5::smallint
         where tenant_id = $1 and conversation_id = $2
         """,
-        tenant_id, conversation_id, first, last, tries,
-    )  # fmt: skip
+        tenant_id,
+        conversation_id,
+        first,
+        through,
+        tries,
+    )

@@ -14,7 +14,7 @@ from app.conversations.queries import source_store
 from app.conversations.schemas.conversations import Facts
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.sources import LockedConversation, LockedTurn, ReadByRules, TextTurn, Unread
-from app.conversations.stores import conversation_store, expiry_store, turn_store
+from app.conversations.stores import conversation_store, expiry_store, turn_list_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
@@ -26,46 +26,12 @@ from app.tenancy.schemas import Caller
 _MAX_BYTES = 8 * 2**20
 
 
-class Sources:
-    """The reads of conversations by extraction, and its writes to their heads."""
+class FactSources:
+    """The locks and reads of fact writes, and their marks in the heads, in the caller's transactions."""
 
-    def __init__(self, database: Database, *, jobs: JobQueue, publisher: EventPublisher) -> None:
-        self._database = database
+    def __init__(self, *, jobs: JobQueue, publisher: EventPublisher) -> None:
         self._jobs = jobs
         self._publisher = publisher
-
-    async def unread(
-        self, caller: Caller, conversation_id: ConversationId, *, through: int | None, limit: int, again: bool = False
-    ) -> Unread:
-        """Return the next turns to extract facts from, up to a seq. Raises NotFound.
-
-        `again`: those that only rules have read.
-        """
-        async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
-            head = await get_conversation(caller, tx, conversation_id)
-            by_rules = _by_rules(head)
-            after = by_rules.first - 1 if again and by_rules is not None else head.facts_seq
-            if again:
-                through = by_rules.last if by_rules is not None else 0
-            last = head.last_seq if through is None else min(through, head.last_seq)
-            rows: list[TurnRow] = []
-            if last > after:
-                rows = await turn_store.list_by_seq(
-                    tx,
-                    caller.tenant_id,
-                    conversation_id,
-                    after=after,
-                    through=last,
-                    limit=limit,
-                    max_bytes=_MAX_BYTES,
-                )
-        return _unread(head, rows, after=after, reach=last, again=again)
-
-    async def seq_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
-        """Return the seq of a live turn. Raises NotFound, and Conflict if the turn is superseded."""
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            await get_conversation(caller, tx, conversation_id)
-            return (await get_live_turn(caller, tx, conversation_id, turn_id)).seq
 
     async def places_of(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, UUID]:
         """Return the conversation of each of these turns that exists."""
@@ -145,6 +111,48 @@ class Sources:
         await source_store.update_facts_by_rules(tx, caller.tenant_id, conversation_id, by_rules)
         if delay_s is not None:
             await self._jobs.enqueue(tx, caller.tenant_id, [facts_again_job(conversation_id, delay_s=delay_s)])
+
+
+class FactSourceService:
+    """Reads the turns that facts are extracted from."""
+
+    def __init__(self, database: Database, *, jobs: JobQueue) -> None:
+        self._database = database
+        self._jobs = jobs
+
+    async def unread(
+        self, caller: Caller, conversation_id: ConversationId, *, through: int | None, limit: int, again: bool = False
+    ) -> Unread:
+        """Return the next turns to extract facts from, up to a seq. Raises NotFound.
+
+        `again`: those that only rules have read.
+        """
+        async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
+            head = await get_conversation(caller, tx, conversation_id)
+            by_rules = _by_rules(head)
+            after = by_rules.first - 1 if again and by_rules is not None else head.facts_seq
+            if again:
+                through = by_rules.last if by_rules is not None else 0
+            reach = head.last_seq if through is None else min(through, head.last_seq)
+            rows: list[TurnRow] = []
+            if reach > after:
+                turns = await turn_list_store.list_by_seq(
+                    tx,
+                    caller.tenant_id,
+                    conversation_id,
+                    after=after,
+                    through=reach,
+                    limit=limit,
+                    max_bytes=_MAX_BYTES,
+                )
+                rows = turns.rows
+        return _unread(head, rows, after=after, reach=reach, again=again)
+
+    async def seq_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
+        """Return the seq of a live turn. Raises NotFound, and Conflict if the turn is superseded."""
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            await get_conversation(caller, tx, conversation_id)
+            return (await get_live_turn(caller, tx, conversation_id, turn_id)).seq
 
     async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Enqueue the job that continues the fact extraction of a conversation."""

@@ -16,7 +16,7 @@ from app.conversations.responses import store
 from app.conversations.responses.store import ResponseRow
 from app.conversations.schemas.conversations import Turn
 from app.conversations.schemas.responses import ContinuedResponse, ResponsePlace, ResponseRequest, StoredResponse
-from app.conversations.stores import conversation_store, turn_store
+from app.conversations.stores import conversation_store, turn_list_store
 from app.conversations.views import turn_view
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
@@ -25,8 +25,8 @@ from app.formats.schemas import JsonObject
 from app.tenancy.schemas import Caller, Scope
 
 
-class StoredResponses:
-    """Reads and deletes responses. Every method raises NotFound for an unknown one, or one outside of the restriction.
+class ResponseService:
+    """Reads responses. Every method raises NotFound for an unknown one, or one outside of the restriction.
 
     Conversation tokens are refused.
     """
@@ -39,7 +39,7 @@ class StoredResponses:
         """Return a response, with the text so far if its answer is still open."""
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = await self._find(caller, tx, turn_id)
+            row = await _find(caller, tx, turn_id)
             turn = await get_partial_turn(caller, tx, ConversationId(row.conversation_id), turn_id)
         if turn.erased_at is not None:
             raise response_missing()
@@ -47,7 +47,7 @@ class StoredResponses:
             conversation_id=ConversationId(row.conversation_id),
             answer=turn_view(turn),
             request=_request(row),
-            input_turn_ids=[TurnId(one) for one in row.input_turn_ids],
+            input_turn_ids=[TurnId(input_turn_id) for input_turn_id in row.input_turn_ids],
             created_at=row.created_at,
         )
 
@@ -55,19 +55,19 @@ class StoredResponses:
         """Return input turns of a response that was read, in the order of their ids; fewer if they are large."""
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
+            turns = await turn_list_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
         # an imported file may name turns of other conversations
-        return [turn_view(row) for row in found.rows if row.conversation_id == response.conversation_id]
+        return [turn_view(row) for row in turns.rows if row.conversation_id == response.conversation_id]
 
     async def referenced(self, caller: Caller, turn_ids: Sequence[TurnId]) -> dict[TurnId, Turn]:
         """Return those of the turns, of any conversations that the caller reaches, that are committed."""
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
-            reached = await self._reached(caller, tx, {ConversationId(row.conversation_id) for row in found.rows})
+            turns = await turn_list_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
+            reached = await self._reached(caller, tx, {ConversationId(row.conversation_id) for row in turns.rows})
         return {
             TurnId(row.id): turn_view(row)
-            for row in found.rows
+            for row in turns.rows
             if row.status == "committed" and row.conversation_id in reached
         }
 
@@ -91,7 +91,7 @@ class StoredResponses:
         """
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = await self._find(caller, tx, turn_id)
+            row = await _find(caller, tx, turn_id)
             conversation_id = ConversationId(row.conversation_id)
             turn = await get_partial_turn(caller, tx, conversation_id, turn_id)
             position = await store.find_live_position(tx, caller.tenant_id, conversation_id, turn_id)
@@ -108,20 +108,24 @@ class StoredResponses:
             )
         return ContinuedResponse(turn_id, conversation_id, position, owns_conversation=row.owns_conversation)
 
+
+class ResponseEraser:
+    """Finds and deletes responses, in the caller's transactions."""
+
     async def locate(self, caller: Caller, tx: Transaction, turn_id: TurnId) -> ResponsePlace:
         """Return the turns of a response, and lock its conversation, in the caller's transaction."""
         caller.require(Scope.READ)
-        row = await self._find(caller, tx, turn_id)
+        row = await _find(caller, tx, turn_id)
         conversation_id = ConversationId(row.conversation_id)
         try:
             await lock_conversation(caller, tx, conversation_id)
         except NotFound:
             raise response_missing() from None
         turn_ids = [*row.input_turn_ids, row.turn_id]
-        known = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids, include_content=False)
+        rows = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids, include_content=False)
         return ResponsePlace(
             conversation_id=conversation_id,
-            turn_ids=[TurnId(one.id) for one in known.values() if one.conversation_id == conversation_id],
+            turn_ids=[TurnId(turn.id) for turn in rows.values() if turn.conversation_id == conversation_id],
             owns_conversation=row.owns_conversation,
         )
 
@@ -133,15 +137,16 @@ class StoredResponses:
         """Return whether a conversation that was created for responses has anything left but tombstones and copies."""
         return await store.is_used(tx, caller.tenant_id, conversation_id)
 
-    async def _find(self, caller: Caller, tx: Transaction, turn_id: TurnId) -> ResponseRow:
-        row = await store.find(tx, caller.tenant_id, turn_id)
-        if row is None:
-            raise response_missing()
-        try:
-            await get_conversation(caller, tx, ConversationId(row.conversation_id))
-        except NotFound:
-            raise response_missing() from None
-        return row
+
+async def _find(caller: Caller, tx: Transaction, turn_id: TurnId) -> ResponseRow:
+    row = await store.find(tx, caller.tenant_id, turn_id)
+    if row is None:
+        raise response_missing()
+    try:
+        await get_conversation(caller, tx, ConversationId(row.conversation_id))
+    except NotFound:
+        raise response_missing() from None
+    return row
 
 
 async def require_last(

@@ -1,17 +1,19 @@
 """Queries on responses. Each takes the open transaction first and names the tenant.
 
-Literal SQL: responses are inserted with each answer, and most of the other queries compare turns with each other.
+Literal SQL: most of these queries compare turns with each other.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from sqlalchemy import select
+
 from app.conversations.schemas.responses import ResponseRequest
-from app.conversations.stores.stream_store import STREAM_AGE
-from app.conversations.tables import LIVE_TURN
+from app.conversations.tables import responses
+from app.core.database.queries import Query, columns, equals, is_any
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
@@ -29,7 +31,9 @@ class ResponseRow:
     created_at: datetime
 
 
-_COLUMNS = ", ".join(f"r.{field.name}" for field in fields(ResponseRow))
+_ROWS = select(*columns(responses, ResponseRow)).where(*equals(responses, "tenant_id"))
+_FIND = Query(_ROWS.where(*equals(responses, "turn_id")))
+_LIST = Query(_ROWS.where(is_any(responses.c.turn_id, "turn_ids")))
 
 
 async def insert(tx: Transaction, tenant_id: TenantId, row: ResponseRow) -> None:
@@ -54,21 +58,13 @@ async def insert(tx: Transaction, tenant_id: TenantId, row: ResponseRow) -> None
 
 async def find(tx: Transaction, tenant_id: TenantId, turn_id: UUID) -> ResponseRow | None:
     """Return the response of an answer's turn."""
-    row = await tx.fetchrow(
-        f"select {_COLUMNS} from responses r where r.tenant_id = $1 and r.turn_id = $2",  # noqa: S608
-        tenant_id,
-        turn_id,
-    )
+    row = await _FIND.fetchrow(tx, tenant_id=tenant_id, turn_id=turn_id)
     return None if row is None else row_as(ResponseRow, row)
 
 
 async def list_of(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, ResponseRow]:
     """Return the responses of those turns that are the answer of one, by turn."""
-    rows = await tx.fetch(
-        f"select {_COLUMNS} from responses r where r.tenant_id = $1 and r.turn_id = any($2::uuid[])",  # noqa: S608
-        tenant_id,
-        turn_ids,
-    )
+    rows = await _LIST.fetch(tx, tenant_id=tenant_id, turn_ids=turn_ids)
     return {row["turn_id"]: row_as(ResponseRow, row) for row in rows}
 
 
@@ -84,12 +80,13 @@ async def find_live_position(
 ) -> int | None:
     """Return the position of a committed turn, if a live turn is there: this one, or a revision of it."""
     row = await tx.fetchrow(
-        f"""
+        """
         select t.position from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position = (
+        where t.tenant_id = $1 and t.conversation_id = $2
+          and t.status = 'committed' and t.superseded_by is null and t.position = (
             select a.position from turns a where a.tenant_id = $1 and a.conversation_id = $2 and a.id = $3
         )
-        """,  # noqa: S608
+        """,
         tenant_id,
         conversation_id,
         turn_id,
@@ -105,16 +102,20 @@ async def is_last(
     Turns that a process left when it died are aborted one after the other; they do not count.
     """
     row = await tx.fetchrow(
-        f"""
+        """
         select not exists (
             select from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position > $3
+            where t.tenant_id = $1 and t.conversation_id = $2
+              and t.status = 'committed' and t.superseded_by is null and t.position > $3
         ) and not exists (
             select from (
-                select {STREAM_AGE} from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2
+                select extract(epoch from clock_timestamp() - greatest(s.renewed_at, (
+                    select max(c.created_at) from turn_chunks c where c.tenant_id = $1 and c.turn_id = s.turn_id
+                )))::float8 as age_s
+                from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2
             ) open where open.age_s <= $4
         ) as last
-        """,  # noqa: S608
+        """,
         tenant_id,
         conversation_id,
         position,
@@ -129,19 +130,20 @@ async def is_used(tx: Transaction, tenant_id: TenantId, conversation_id: Convers
     The turns that a fork was created with do not count.
     """
     row = await tx.fetchrow(
-        f"""
+        """
         select exists (
             select from responses r where r.tenant_id = $1 and r.conversation_id = $2
         ) or exists (
             select from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2
         ) or exists (
             select from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.erased_at is null
+            where t.tenant_id = $1 and t.conversation_id = $2
+              and t.status = 'committed' and t.superseded_by is null and t.erased_at is null
               and (t.origin_turn_id is null or not exists (
                   select from conversations c where c.tenant_id = $1 and c.id = $2 and c.forked_from is not null
               ))
         ) as used
-        """,  # noqa: S608
+        """,
         tenant_id,
         conversation_id,
     )

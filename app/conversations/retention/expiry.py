@@ -11,7 +11,7 @@ from uuid import UUID
 from app.conversations.events import EventPublisher
 from app.conversations.stores import erasure_store, expiry_store
 from app.conversations.stores.expiry_store import ExpiryCandidate
-from app.core.database.transactions import Database, Transaction
+from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId
 from app.core.outbox import EventType
 from app.tenancy.schemas import Caller
@@ -20,18 +20,13 @@ from app.tenancy.schemas import Caller
 class ConversationExpiry:
     """Hides and deletes conversations, in the caller's transactions."""
 
-    def __init__(self, ops: Database, *, publisher: EventPublisher) -> None:
-        self._ops = ops
+    def __init__(self, *, publisher: EventPublisher) -> None:
         self._publisher = publisher
 
-    async def candidates(self, *, after: ExpiryCandidate | None, limit: int) -> list[ExpiryCandidate]:
-        """Return the next conversations of any tenant that may have expired or are being purged.
-
-        Uses its own transaction.
-        """
+    async def candidates(self, tx: Transaction, *, after: ExpiryCandidate | None, limit: int) -> list[ExpiryCandidate]:
+        """Return the next conversations of any tenant that may have expired or are being purged (ops role)."""
         place = None if after is None else (after.expires_at, after.tenant_id, after.id)
-        async with self._ops.across_tenants() as tx:
-            return await expiry_store.list_candidates(tx, after=place, limit=limit)
+        return await expiry_store.list_candidates(tx, after=place, limit=limit)
 
     async def hide_expired(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> int:
         """Hide the given conversations that have expired, and return their number, with those whose trash time is over.

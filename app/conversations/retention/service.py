@@ -184,17 +184,17 @@ class RetentionEraser:
         through: int,
     ) -> None:
         """Delete the lines of erased turns from highlights, also from replaced ones that can become valid."""
-        found = await summary_store.list_highlights(tx, caller.tenant_id, conversation_id, through=through)
+        highlights = await summary_store.list_highlights(tx, caller.tenant_id, conversation_id, through=through)
         # Valid highlights whose turns are all erased are kept without lines; else their range would be a gap.
         over = [
             row.id
-            for row in found
+            for row in highlights
             if row.to_position <= through and (self._without_summary or row.replaced_by is not None or row.lines)
         ]
         if over:
             await summary_store.delete(tx, caller.tenant_id, over)
         emptied = set(erased_ids)
-        for row in found:
+        for row in highlights:
             if row.to_position > through:
                 lines = [line for line in row.lines if line.turn_id not in emptied]
                 await summary_store.set_lines(tx, caller.tenant_id, row.id, lines=lines, from_position=through + 1)

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final, TypeAlias
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.conversations.events import EventPublisher
 from app.conversations.find import find_trashed, get_conversation, lock_conversation
 from app.conversations.policies import facts_again_job, facts_job
@@ -24,7 +26,7 @@ from app.core.ids import ConversationId
 from app.core.jobs import JobQueue, NewJob
 from app.core.outbox import EventType
 from app.index.service import SearchIndex
-from app.tenancy.schemas import Caller, RequestResult
+from app.tenancy.schemas import Caller, RequestResult, Scope
 
 TRASH_JOB: Final = "conversation.trash"
 """Job kind: take the index entries of a trashed conversation out of the search, or put those of a restored one back."""
@@ -38,7 +40,6 @@ class ConversationTrash:
 
     def __init__(
         self,
-        database: Database,
         *,
         index: SearchIndex,
         publisher: EventPublisher,
@@ -46,12 +47,11 @@ class ConversationTrash:
         days: int,
         abort_open: AbortOpenTurns,
     ) -> None:
-        self._database = database
         self._index = index
         self._abort_open = abort_open
         self._publisher = publisher
         self._jobs = jobs
-        self._kept = timedelta(days=days)
+        self._trash_time = timedelta(days=days)
 
     async def put(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId
@@ -68,7 +68,7 @@ class ConversationTrash:
                 raise
             return RequestResult(conversation_view_for(caller, row), is_new=False)
         await self._abort_open(caller, tx, conversation_id)
-        await expiry_store.put_in_trash(tx, caller.tenant_id, conversation_id, kept=self._kept)
+        await expiry_store.put_in_trash(tx, caller.tenant_id, conversation_id, trash_time=self._trash_time)
         await self._change_entries(caller, tx, conversation_id, hide=True)
         self._publisher.publish_deleted(tx, caller.tenant_id, conversation_id)
         self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_TRASHED, conversation_id)
@@ -115,17 +115,17 @@ class ConversationTrash:
         """Hide a conversation again that `show_in_transaction` has shown to this transaction."""
         await expiry_store.set_hidden(tx, caller.tenant_id, conversation_id, hidden=True)
 
-    async def change_entries(self, caller: Caller, conversation_id: ConversationId) -> None:
-        """Bring the index entries of a conversation in line with the trash, in steps. Does nothing if it is deleted."""
-        more = True
-        while more:
-            async with self._database.transaction(caller.tenant_id) as tx:
-                hide = bool(await expiry_store.lock_trashed(tx, caller.tenant_id, [conversation_id]))
-                if not hide:
-                    await lock_conversation(caller, tx, conversation_id)
-                more = await self._index.change_visibility(
-                    caller, tx, conversation_id=conversation_id, hide=hide, limit=_AT_ONCE
-                )
+    async def change_entries(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> bool:
+        """Bring some index entries of a conversation in line with the trash; return whether there are more.
+
+        Raises NotFound.
+        """
+        hide = bool(await expiry_store.lock_trashed(tx, caller.tenant_id, [conversation_id]))
+        if not hide:
+            await lock_conversation(caller, tx, conversation_id)
+        return await self._index.change_visibility(
+            caller, tx, conversation_id=conversation_id, hide=hide, limit=_AT_ONCE
+        )
 
     async def _change_entries(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, *, hide: bool
@@ -133,6 +133,42 @@ class ConversationTrash:
         if await self._index.change_visibility(caller, tx, conversation_id=conversation_id, hide=hide, limit=_AT_ONCE):
             job = NewJob(TRASH_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
             await self._jobs.enqueue(tx, caller.tenant_id, [job])
+
+
+class TrashService:
+    """Puts conversations into the trash and restores them, with audit entries."""
+
+    def __init__(self, database: Database, *, trash: ConversationTrash) -> None:
+        self._database = database
+        self._trash = trash
+
+    async def put(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
+        """Put a conversation into the trash. One that is there already stays as it is. Raises NotFound."""
+        caller.require(Scope.WRITE)
+        async with self._database.transaction(caller.tenant_id) as tx:
+            put = await self._trash.put(caller, tx, conversation_id=conversation_id)
+            if put.is_new:
+                record(tx, caller, Action.CONVERSATION_TRASH, ObjectKind.CONVERSATION, conversation_id)
+        return put.value
+
+    async def restore(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
+        """Take a conversation out of the trash. One that is not there stays as it is.
+
+        Raises NotFound if it does not exist, or if it is being deleted.
+        """
+        caller.require(Scope.WRITE)
+        async with self._database.transaction(caller.tenant_id) as tx:
+            restored = await self._trash.restore(caller, tx, conversation_id=conversation_id)
+            if restored.is_new:
+                record(tx, caller, Action.CONVERSATION_RESTORE, ObjectKind.CONVERSATION, conversation_id)
+        return restored.value
+
+    async def change_entries(self, caller: Caller, conversation_id: ConversationId) -> None:
+        """Bring the index entries of a large conversation in line with the trash, in steps. Run by a job."""
+        more = True
+        while more:
+            async with self._database.transaction(caller.tenant_id) as tx:
+                more = await self._trash.change_entries(caller, tx, conversation_id=conversation_id)
 
 
 def _jobs_of(row: ConversationRow) -> list[NewJob]:

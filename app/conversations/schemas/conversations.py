@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
+from typing import Annotated, Generic, Literal, Self, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from pydantic import (
@@ -400,13 +400,6 @@ class RevisionResult(BaseModel):
     seq: int
     rev: int
     head_hash: str
-
-
-class UpdatedConversation(NamedTuple):
-    """A changed conversation, and whether the change gave it an owner, which its facts and index entries then get."""
-
-    conversation: Conversation
-    has_new_owner: bool
 
 
 class ErasedTurns(BaseModel):

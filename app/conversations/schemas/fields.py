@@ -42,6 +42,8 @@ TURN_INPUTS: Final = tuple(field for field in TURN if field.is_input)
 HASHED: Final = tuple(field for field in TURN if field.is_hashed)
 ERASED_COLUMNS: Final = tuple(field.column for field in TURN if field.is_content)
 """Columns of a turn that erasure and retention empty, besides the salt."""
+JSON_COLUMNS: Final = tuple(field.column for field in TURN if field.form in {Form.JSON, Form.FILLED_JSON})
+"""Columns of a turn with JSON, which may be large."""
 
 CONVERSATION: Final = (
     EntityField("id", Form.ID),

@@ -1,31 +1,46 @@
 """Queries on conversations, heads and turns. Each takes the open transaction first and names the tenant.
 
-Literal SQL: most of these statements run with every append or request.
+Literal SQL: appends run these statements.
 """
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
 from pydantic import JsonValue
-from sqlalchemy import bindparam, func, update
+from sqlalchemy import (
+    BigInteger,
+    ClauseElement,
+    ColumnElement,
+    and_,
+    bindparam,
+    case,
+    cast,
+    extract,
+    func,
+    null,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from app.conversations.hash_chain import GENESIS
 from app.conversations.schemas.conversations import ConversationUpdate, IndexState, TurnStatus
-from app.conversations.schemas.fields import CONVERSATION, TURN
+from app.conversations.schemas.fields import CONVERSATION, JSON_COLUMNS
 from app.conversations.schemas.titles import DerivedTitle
-from app.conversations.tables import LIVE_TURN, call_key, conversation_heads, conversations, turns
+from app.conversations.tables import conversation_heads, conversations, turns
 from app.core.database.queries import (
     NOW,
     InsertMany,
     Query,
     arguments,
+    compiled,
     equals,
+    is_any,
     milliseconds,
     seconds,
 )
@@ -133,21 +148,17 @@ class TurnRow(NamedTuple):
 
 _CONVERSATION_FIELDS = tuple(field.name for field in fields(ConversationRow))
 _TURN_FIELDS = TurnRow._fields
-_TEXTS = tuple(field.column for field in TURN if field.form in {Form.JSON, Form.FILLED_JSON})
-_TURN_COLUMNS = ", ".join(_TURN_FIELDS)
-_COLUMNS_WITHOUT_CONTENT = ", ".join(f"null as {name}" if name in _TEXTS else name for name in _TURN_FIELDS)
-_TURN_BYTES = " + ".join(f"coalesce(octet_length(t.{name}::text), 0)" for name in _TEXTS)
-_TURN_COLUMNS_T = ", ".join(f"t.{name}" for name in _TURN_FIELDS)
 _INSERT_TURNS = InsertMany(turns, _TURN_FIELDS)
-_COMPUTED = {
-    "updated_at": "greatest(c.updated_at, h.updated_at)",
-    "active_at": "greatest(c.active_at, h.active_at)",
-    "listed_at": "c.active_at",
-    "purge_at": "case when c.trashed_at is not null then c.expires_at end",
-    "now": "date_trunc('milliseconds', clock_timestamp())",
+_C, _H, _T = conversations.c, conversation_heads.c, turns.c
+_COMPUTED: Final[Mapping[str, ColumnElement[object]]] = {
+    "updated_at": func.greatest(_C.updated_at, _H.updated_at),
+    "active_at": func.greatest(_C.active_at, _H.active_at),
+    "listed_at": _C.active_at,
+    "purge_at": case((_C.trashed_at.is_not(None), _C.expires_at)),
+    "now": func.date_trunc("milliseconds", func.clock_timestamp()),
 }
-CONVERSATION_COLUMNS = ", ".join(
-    f"{_COMPUTED.get(name, f'c.{name}' if name in conversations.c else f'h.{name}')} as {name}"
+CONVERSATION_COLUMNS: Final = tuple(
+    (_COMPUTED[name] if name in _COMPUTED else _C[name] if name in _C else _H[name]).label(name)
     for name in _CONVERSATION_FIELDS
 )
 _JSONB = tuple(field.column for field in CONVERSATION if field.form is Form.JSONB)
@@ -195,61 +206,49 @@ _UPDATE = Query(
     .values(arguments(*CHANGEABLE) | {"updated_at": milliseconds(NOW), "expires_at": _EXPIRES_AT})
     .where(*equals(conversations, "tenant_id", "id"))
 )
-FROM_CONVERSATIONS = """
-    from conversations c
-    join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null
-"""
-_BY_ID = "c.tenant_id = $1 and c.id = $2"
-_BY_EXTERNAL_ID = "c.tenant_id = $1 and c.project = $2 and c.external_id = $3"
-NOT_DELETING = """(
-    select h.deleting_at from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2
-) is null"""
-"""SQL condition: conversation $2 of tenant $1 is not being deleted. Evaluated once per statement."""
-OF_NOT_DELETING = """(
-    select h.deleting_at from conversation_heads h
-    where h.tenant_id = $1 and h.conversation_id = t.conversation_id
-) is null"""
-"""SQL condition: the conversation of a turn or summary `t` of tenant $1 is not being deleted."""
+WITH_HEAD: Final = conversations.join(
+    conversation_heads, and_(_H.tenant_id == _C.tenant_id, _H.conversation_id == _C.id)
+)
+_CONVERSATION = (
+    select(*CONVERSATION_COLUMNS)
+    .select_from(WITH_HEAD)
+    .where(*equals(conversations, "tenant_id"), _H.deleting_at.is_(None))
+)
+_BY_ID = _CONVERSATION.where(*equals(conversations, "id"))
+_BY_EXTERNAL_ID = _CONVERSATION.where(*equals(conversations, "project", "external_id"))
+_FIND = Query(_BY_ID)
+_LOCK = Query(_BY_ID.with_for_update(of=conversation_heads))
+_FIND_BY_EXTERNAL_ID = Query(_BY_EXTERNAL_ID)
+_LOCK_BY_EXTERNAL_ID = Query(_BY_EXTERNAL_ID.with_for_update(of=conversation_heads))
+_FIND_NAMES = Query(
+    select(_C.id, func.coalesce(func.nullif(_C.title, ""), _C.external_id, _C.derived_title).label("name"))
+    .select_from(WITH_HEAD)
+    .where(*equals(conversations, "tenant_id"), is_any(_C.id, "ids"), _H.deleting_at.is_(None))
+)
+
+
+def not_deleting(conversation_id: ColumnElement[UUID]) -> ColumnElement[bool]:
+    """Return the condition that a conversation of the tenant, by a column or an argument, is not being deleted."""
+    deleting_at = select(_H.deleting_at).where(
+        *equals(conversation_heads, "tenant_id"), _H.conversation_id == conversation_id
+    )
+    return deleting_at.scalar_subquery().is_(None)
+
+
 ACTIVITY_GRAIN = timedelta(minutes=1)
 """Maximum time by which the indexed `conversations.active_at` is older than `conversation_heads.active_at`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRows:
-    """Turns in order. `cut`: the query found more turns, but their texts exceed its byte limit."""
-
-    rows: list[TurnRow]
-    cut: bool
-
-
-def limit_bytes(turns: str, *, order: str, max_bytes: str) -> str:
-    """Return a statement that selects rows of ordered `turns` until their texts reach `max_bytes`.
-
-    `turns` is SQL with the columns of a turn, `order` repeats its order, `max_bytes` names a parameter. The first turn
-    is always selected. One turn can be as large as a request: a page of such turns could exhaust the process's memory.
-    """
-    return f"""
-        select {_TURN_COLUMNS_T}, t.there from (
-            select t.*, count(*) over () as there, sum({_TURN_BYTES}) over (
-                order by {order} rows between unbounded preceding and 1 preceding
-            ) as bytes_before
-            from ({turns}) t
-        ) t where coalesce(t.bytes_before, 0) < {max_bytes} order by {order}"""  # noqa: S608
-
-
-def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
-    """Return the turns in the rows of a statement made by `limit_bytes`."""
-    found = [row_as(TurnRow, row) for row in rows]
-    return TurnRows(found, cut=bool(rows) and rows[0]["there"] > len(rows))
+@compiled
+def _find_turns(*, include_content: bool) -> ClauseElement:
+    names = () if include_content else JSON_COLUMNS
+    rows = (null().label(name) if name in names else _T[name] for name in TurnRow._fields)
+    return select(*rows).where(*equals(turns, "tenant_id"), is_any(_T.id, "ids"), not_deleting(_T.conversation_id))
 
 
 def conversation_row(row: asyncpg.Record) -> ConversationRow:
     """Return the conversation in a row that has the `CONVERSATION_COLUMNS` and possibly others."""
     return row_as(ConversationRow, {**row, **{name: jsonb_value(row[name]) for name in _JSONB}})
-
-
-def _turn(row: asyncpg.Record) -> TurnRow:
-    return row_as(TurnRow, row)
 
 
 async def insert_conversation(tx: Transaction, tenant_id: TenantId, columns: Mapping[str, object]) -> bool:
@@ -270,8 +269,7 @@ def _encoded(columns: Mapping[str, object]) -> dict[str, object]:
     return {name: json.dumps(value) if name in _JSONB else value for name, value in columns.items()}
 
 
-async def _find(tx: Transaction, condition: str, *args: object) -> ConversationRow | None:
-    row = await tx.fetchrow(f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where {condition}", *args)
+def _conversation(row: asyncpg.Record | None) -> ConversationRow | None:
     return None if row is None else conversation_row(row)
 
 
@@ -279,21 +277,14 @@ async def find_conversation(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
 ) -> ConversationRow | None:
     """Return a conversation by its id."""
-    return await _find(tx, _BY_ID, tenant_id, conversation_id)
+    return _conversation(await _FIND.fetchrow(tx, tenant_id=tenant_id, id=conversation_id))
 
 
 async def find_names(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Collection[UUID]
 ) -> dict[UUID, str | None]:
     """Return for each conversation the title that callers gave it, else its external id, else its derived title."""
-    rows = await tx.fetch(
-        f"""
-        select c.id, coalesce(nullif(c.title, ''), c.external_id, c.derived_title) as name
-        {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = any($2::uuid[])
-        """,
-        tenant_id,
-        conversation_ids,
-    )
+    rows = await _FIND_NAMES.fetch(tx, tenant_id=tenant_id, ids=conversation_ids)
     return {row["id"]: row["name"] for row in rows}
 
 
@@ -308,7 +299,8 @@ async def find_by_external_id(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str
 ) -> ConversationRow | None:
     """Return a conversation by its external id."""
-    return await _find(tx, _BY_EXTERNAL_ID, tenant_id, project, external_id)
+    names = {"project": project, "external_id": external_id}
+    return _conversation(await _FIND_BY_EXTERNAL_ID.fetchrow(tx, tenant_id=tenant_id, **names))
 
 
 async def lock_conversation(
@@ -318,14 +310,15 @@ async def lock_conversation(
 
     If the statement waited, the columns of `conversations` are from before the wait: read them again to change them.
     """
-    return await _find(tx, f"{_BY_ID} for update of h", tenant_id, conversation_id)
+    return _conversation(await _LOCK.fetchrow(tx, tenant_id=tenant_id, id=conversation_id))
 
 
 async def lock_by_external_id(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str
 ) -> ConversationRow | None:
     """Return a conversation by its external id, with its head locked as by `lock_conversation`."""
-    return await _find(tx, f"{_BY_EXTERNAL_ID} for update of h", tenant_id, project, external_id)
+    names = {"project": project, "external_id": external_id}
+    return _conversation(await _LOCK_BY_EXTERNAL_ID.fetchrow(tx, tenant_id=tenant_id, **names))
 
 
 async def update_conversation(
@@ -334,12 +327,6 @@ async def update_conversation(
     """Write the `CHANGEABLE` columns of a conversation, under the lock of its head, and increase its rev."""
     await _INCREASE_REV.execute(tx, tenant_id=tenant_id, conversation_id=conversation_id)
     await _UPDATE.execute(tx, tenant_id=tenant_id, id=conversation_id, **_encoded(columns))
-
-
-def _with_new(column: str, items: str) -> str:
-    """Return SQL of `column` plus those of `items`, a parameter, whose actor is not in it yet."""
-    known = f"jsonb_set('{{\"known\": []}}', '{{known}}', {column})"
-    return f"{column} || jsonb_path_query_array({items}::jsonb, '$[*] ? (!(@.actor == $known[*].actor))', {known})"
 
 
 async def update_activity(
@@ -357,15 +344,22 @@ async def update_activity(
     These are `participants` and `tools`, by actor, and a derived title. The expiry time moves as well.
     """
     await tx.execute(
-        f"""
+        """
         update conversations c set active_at = $3::timestamptz,
             expires_at = ($3::timestamptz at time zone 'UTC' + make_interval(secs => c.ttl_s)) at time zone 'UTC',
-            participants = {_with_new("c.participants", "$4")}, tools = {_with_new("c.tools", "$5")},
+            participants = c.participants || jsonb_path_query_array(
+                $4::jsonb, '$[*] ? (!(@.actor == $known[*].actor))',
+                jsonb_set('{"known": []}', '{known}', c.participants)
+            ),
+            tools = c.tools || jsonb_path_query_array(
+                $5::jsonb, '$[*] ? (!(@.actor == $known[*].actor))',
+                jsonb_set('{"known": []}', '{known}', c.tools)
+            ),
             derived_title = coalesce(c.derived_title, $6),
             derived_title_source = case when c.derived_title is null then $7 else c.derived_title_source end,
             derived_title_turn_ids = case when c.derived_title is null then $8 else c.derived_title_turn_ids end
         where c.tenant_id = $1 and c.id = $2
-        """,  # noqa: S608
+        """,
         tenant_id,
         conversation_id,
         active_at,
@@ -376,10 +370,20 @@ async def update_activity(
 
 
 async def update_head(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, last_seq: int, rev: int, turn_count: int,
-    token_count: int, chain_hash: bytes, session: int, last_occurred_at: datetime | None, language: str | None,
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    last_seq: int,
+    rev: int,
+    turn_count: int,
+    token_count: int,
+    chain_hash: bytes,
+    session: int,
+    last_occurred_at: datetime | None,
+    language: str | None,
     updated_at: datetime,
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Write the counters of a locked head after a turn was written at `updated_at`; return the conversation's owner."""
     row = await tx.fetchrow(
         """
@@ -388,9 +392,18 @@ async def update_head(
         where tenant_id = $1 and conversation_id = $2
         returning (select c.owner from conversations c where c.tenant_id = $1 and c.id = $2) as owner
         """,
-        tenant_id, conversation_id, last_seq, rev, turn_count, token_count, chain_hash, session, last_occurred_at,
-        language, updated_at,
-    )  # fmt: skip
+        tenant_id,
+        conversation_id,
+        last_seq,
+        rev,
+        turn_count,
+        token_count,
+        chain_hash,
+        session,
+        last_occurred_at,
+        language,
+        updated_at,
+    )
     return None if row is None else row["owner"]
 
 
@@ -403,87 +416,8 @@ async def find_turns(
     tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, include_content: bool = True
 ) -> dict[UUID, TurnRow]:
     """Return turns of any conversation of the tenant by id; `include_content=False` leaves out their content."""
-    rows = await tx.fetch(
-        f"select {_TURN_COLUMNS if include_content else _COLUMNS_WITHOUT_CONTENT} from turns t"  # noqa: S608
-        f" where t.tenant_id = $1 and t.id = any($2::uuid[]) and {OF_NOT_DELETING}",
-        tenant_id,
-        turn_ids,
-    )
-    return {row["id"]: _turn(row) for row in rows}
-
-
-async def list_turns(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    newest_first: bool,
-    after: int | None,
-    before: int | None,
-    actors: Sequence[str] | None,
-    limit: int,
-    max_bytes: int,
-    beyond: tuple[int, int] | None = None,
-    with_erased: bool = True,
-    erased_through: int | None = None,
-    role: str | None = None,
-) -> TurnRows:
-    """Return live turns in the order of their position, between two positions (both exclusive).
-
-    `actors` and `role` filter. `with_erased=False` leaves out tombstones, `erased_through` those after that position.
-    """
-    args: list[object] = [tenant_id, conversation_id]
-    conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and {NOT_DELETING}"]
-    if not with_erased:
-        conditions.append("t.erased_at is null")
-    if erased_through is not None:
-        args.append(erased_through)
-        conditions.append(f"(t.erased_at is null or t.position <= ${len(args)})")
-    if beyond is not None:  # live turns have distinct positions, so the cursor's is enough
-        after, before = (after, beyond[0]) if newest_first else (beyond[0], before)
-    for bound, side in ((after, ">"), (before, "<")):
-        if bound is not None:
-            args.append(bound)
-            conditions.append(f"t.position {side} ${len(args)}")
-    if actors is not None:
-        args.append(actors)
-        conditions.append(f"t.actor = any(${len(args)}::text[])")
-    if role is not None:
-        args.append(role)
-        conditions.append(f"t.role = ${len(args)}")
-    args.extend((limit, max_bytes))
-    order = f"t.position {'desc' if newest_first else 'asc'}"
-    turns = (
-        f"select {_TURN_COLUMNS_T} from turns t where {' and '.join(conditions)}"  # noqa: S608
-        f" order by {order} limit ${len(args) - 1}"
-    )
-    return turn_rows(await tx.fetch(limit_bytes(turns, order=order, max_bytes=f"${len(args)}"), *args))
-
-
-async def list_answers(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    call_ids: Sequence[str],
-    after: int,
-    before: int,
-    limit: int,
-    max_bytes: int,
-) -> TurnRows:
-    """Return live tool turns that answer these calls, between two positions (both exclusive), newest first."""
-    turns = f"""
-        select {_TURN_COLUMNS_T} from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.role = 'tool'
-          and t.position > $4 and t.position < $5
-          and ({call_key("t.tool_call_id")} = any($3::text[]) or exists (
-              select 1 from json_array_elements(t.tool_results) r (item)
-              where {call_key("r.item ->> 'tool_call_id'")} = any($3::text[])
-          ))
-        order by t.position desc limit $6
-        """  # noqa: S608
-    sql = limit_bytes(turns, order="t.position desc", max_bytes="$7")
-    return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, call_ids, after, before, limit, max_bytes))
+    rows = await _find_turns(include_content=include_content).fetch(tx, tenant_id=tenant_id, ids=turn_ids)
+    return {row["id"]: row_as(TurnRow, row) for row in rows}
 
 
 async def find_turn(
@@ -493,3 +427,28 @@ async def find_turn(
     rows = await find_turns(tx, tenant_id, [turn_id])
     row = rows.get(turn_id)
     return row if row is not None and row.conversation_id == conversation_id else None
+
+
+_FIND_TOKEN_EPOCH = Query(
+    select(cast(extract("epoch", _C.created_at) * 1_000_000, BigInteger).label("created_us"), _C.token_epoch).where(
+        *equals(conversations, "tenant_id", "id"), not_deleting(_C.id)
+    )
+)
+_MOVE_TOKEN_EPOCH = Query(
+    update(conversations).values(token_epoch=_C.token_epoch + 1).where(*equals(conversations, "tenant_id", "id"))
+)
+
+
+async def find_token_epoch(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> str | None:
+    """Return the epoch that valid tokens of the conversation contain; None if the conversation does not exist.
+
+    It includes the creation time. Tokens of a deleted conversation are therefore invalid for a new one with the same
+    id.
+    """
+    row = await _FIND_TOKEN_EPOCH.fetchrow(tx, tenant_id=tenant_id, id=conversation_id)
+    return None if row is None else f"{row['created_us']}.{row['token_epoch']}"
+
+
+async def move_token_epoch(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> bool:
+    """Revoke all existing tokens of a conversation; return false if it does not exist."""
+    return await _MOVE_TOKEN_EPOCH.execute(tx, tenant_id=tenant_id, id=conversation_id) == 1

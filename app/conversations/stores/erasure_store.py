@@ -3,19 +3,16 @@
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy import ClauseElement, bindparam, func, select
 
 from app.conversations.tables import conversation_heads, conversations
-from app.core.database.queries import NOW_SQL, compiled, equals, given
+from app.core.database.queries import compiled, equals, given
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 from app.tenancy.schemas import ERASED_NAME
-
-# a caller's actor may have the name of erased actors, too
-_OF_ACTOR: Final = f"t.actor = $2 and (t.actor <> '{ERASED_NAME}' or t.erased_at is null)"
 
 
 class ActorWindow(NamedTuple):
@@ -83,7 +80,7 @@ async def find_with_actor(
     With `since`, only at those that were changed after this time or have an open turn.
     """
     row = await tx.fetchrow(
-        f"""
+        """
         with looked as materialized (
             select c.id, c.participants, c.tools from conversations c
             where c.tenant_id = $1 and ($3::text is null or c.project = $3) and ($5::uuid is null or c.id > $5)
@@ -98,7 +95,10 @@ async def find_with_actor(
             select l.id from looked l
             where l.participants @> $7::jsonb or l.tools @> $7::jsonb
                or exists (
-                   select from turns t where t.tenant_id = $1 and t.conversation_id = l.id and {_OF_ACTOR}
+                   -- a caller's actor may have the name of erased actors, too
+                   select from turns t
+                   where t.tenant_id = $1 and t.conversation_id = l.id and t.actor = $2
+                     and (t.actor <> 'erased' or t.erased_at is null)
                )
                or exists (
                    select from summaries s
@@ -109,7 +109,7 @@ async def find_with_actor(
         select (select f.id from found f) as found,
                (select l.id from looked l order by l.id desc limit 1) as last,
                (select count(*) from looked l) as looked_at
-        """,  # noqa: S608
+        """,
         tenant_id,
         actor,
         project,
@@ -126,7 +126,11 @@ async def list_turns_of(
 ) -> list[UUID]:
     """Return turns of an actor in a locked conversation, in any state, without those whose actor was erased."""
     rows = await tx.fetch(
-        f"select t.id from turns t where t.tenant_id = $1 and {_OF_ACTOR} and t.conversation_id = $3 limit $4",  # noqa: S608
+        """
+        select t.id from turns t
+        where t.tenant_id = $1 and t.actor = $2 and (t.actor <> 'erased' or t.erased_at is null)
+          and t.conversation_id = $3 limit $4
+        """,
         tenant_id,
         actor,
         conversation_id,
@@ -168,13 +172,13 @@ async def remove_name(
     Return the changed rows by table.
     """
     changed = await tx.execute(
-        f"""
+        """
         update conversations c set
             participants = jsonb_path_query_array(c.participants, '$[*] ? (@.actor != $actor)', $3::jsonb),
             tools = jsonb_path_query_array(c.tools, '$[*] ? (@.actor != $actor)', $3::jsonb),
-            updated_at = {NOW_SQL}
+            updated_at = date_trunc('milliseconds', statement_timestamp())
         where c.tenant_id = $1 and c.id = $2 and (c.participants @> $4::jsonb or c.tools @> $4::jsonb)
-        """,  # noqa: S608
+        """,
         tenant_id,
         conversation_id,
         json.dumps({"actor": actor}),

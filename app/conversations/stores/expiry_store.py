@@ -108,7 +108,7 @@ _TRASHED = Query(select(_C.id).where(*_OF_CONVERSATIONS, _C.trashed_at.is_not(No
 _PUT_IN_TRASH = Query(
     update(conversations)
     # not `expires_at` as it is: it may be earlier than the end of the time to live
-    .values(trashed_at=NOW, expires_at=func.least(_EXPIRES_AT, NOW + bindparam("kept", type_=Interval)))
+    .values(trashed_at=NOW, expires_at=func.least(_EXPIRES_AT, NOW + bindparam("trash_time", type_=Interval)))
     .where(*_OF_CONVERSATIONS, _H.tenant_id == _C.tenant_id, _H.conversation_id == _C.id)
 )
 _TAKE_FROM_TRASH = Query(
@@ -161,8 +161,8 @@ async def list_candidates(
 
 async def has_turns(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after: int) -> bool:
     """Return whether a conversation has turns after a seq, open ones included, that are not aborted."""
-    found = _HAS_TURNS.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, after=after)
-    return await found is not None
+    row = _HAS_TURNS.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, after=after)
+    return await row is not None
 
 
 async def lock_heads(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
@@ -227,11 +227,11 @@ async def lock_trashed(tx: Transaction, tenant_id: TenantId, conversation_ids: S
 
 
 async def put_in_trash(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, kept: timedelta
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, trash_time: timedelta
 ) -> None:
     """Put a conversation, whose head is locked, into the trash for some time, but not beyond its time to live."""
     await _MARK_DELETING.execute(tx, tenant_id=tenant_id, ids=[conversation_id])
-    await _PUT_IN_TRASH.execute(tx, tenant_id=tenant_id, ids=[conversation_id], kept=kept)
+    await _PUT_IN_TRASH.execute(tx, tenant_id=tenant_id, ids=[conversation_id], trash_time=trash_time)
 
 
 async def take_from_trash(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> None:

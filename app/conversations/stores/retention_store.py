@@ -12,7 +12,7 @@ from sqlalchemy import ClauseElement, bindparam, func, literal, not_, null, or_,
 
 from app.conversations.schemas.fields import ERASED_COLUMNS
 from app.conversations.tables import conversation_heads, conversations, turns
-from app.core.database.queries import NOW, NOW_SQL, Query, arguments, columns, compiled, equals, is_any, milliseconds
+from app.core.database.queries import NOW, Query, arguments, columns, compiled, equals, is_any, milliseconds
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
@@ -93,8 +93,8 @@ async def find_retention(tx: Transaction, tenant_id: TenantId, conversation_id: 
 
 async def any_salted(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, through: int) -> bool:
     """Return whether a committed turn up to a position still has its salt."""
-    found = _SALTED.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, through=through)
-    return await found is not None
+    row = _SALTED.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, through=through)
+    return await row is not None
 
 
 async def list_due(
@@ -164,20 +164,25 @@ async def update_after_retention(
 
 
 async def backdate(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, created_at: datetime | None,
-    active_at: datetime | None, is_first: bool,
-) -> None:  # fmt: skip
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    created_at: datetime | None,
+    active_at: datetime | None,
+    is_first: bool,
+) -> None:
     """Write the times of turns that were said before they were stored, under the lock of the head.
 
     `created_at` moves back only. `active_at` becomes that of the turns if they are the first (`is_first`), else it
     moves forward only; its indexed copy moves with it. Expiry counts from `updated_at`, which is not changed.
     """
     row = await tx.fetchrow(
-        f"""
-        update conversation_heads set active_at = least({NOW_SQL}, case
+        """
+        update conversation_heads set active_at = least(date_trunc('milliseconds', statement_timestamp()), case
             when $4 then coalesce($3::timestamptz, active_at) else greatest(active_at, $3::timestamptz) end)
         where tenant_id = $1 and conversation_id = $2 returning active_at, updated_at
-        """,  # noqa: S608
+        """,
         tenant_id,
         conversation_id,
         active_at,

@@ -4,23 +4,12 @@ Literal SQL: the life cycle runs these statements around every turn of an agent.
 """
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import datetime
 from uuid import UUID
 
 from app.conversations.schemas.sessions import Session, SessionDay
-from app.conversations.stores.conversation_store import (
-    FROM_CONVERSATIONS,
-    NOT_DELETING,
-    TurnRow,
-    TurnRows,
-    limit_bytes,
-    turn_rows,
-)
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
-
-_COLUMNS = ", ".join(f"t.{name}" for name in TurnRow._fields)
-_LIVE_WITH_CONTENT = "t.status = 'committed' and t.superseded_by is null and t.erased_at is null"
 
 
 async def find_session(
@@ -28,13 +17,15 @@ async def find_session(
 ) -> Session | None:
     """Return the session of this external id, with the position of the first of these turns, or None."""
     row = await tx.fetchrow(
-        f"""
+        """
         select c.id, c.owner, (
             select min(t.position) from turns t
             where t.tenant_id = $1 and t.id = any($4::uuid[]) and t.conversation_id = c.id
         ) as position, h.turn_count - h.summarized_turns as unsummarised
-        {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.project = $2 and c.external_id = $3
-        """,  # noqa: S608
+        from conversations c
+        join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null
+        where c.tenant_id = $1 and c.project = $2 and c.external_id = $3
+        """,
         tenant_id,
         project,
         external_id,
@@ -48,10 +39,10 @@ async def list_days(
 ) -> list[SessionDay]:
     """Return the days (UTC) of a conversation that have live turns with content, the latest first."""
     rows = await tx.fetch(
-        f"""
+        """
         select d.day, d.turns, d.actors, d.last_at, (
             select left(case json_typeof(t.content)
-                when 'string' then t.content #>> '{{}}'
+                when 'string' then t.content #>> '{}'
                 when 'array' then (
                     select string_agg(coalesce(
                         p ->> 'text', p ->> 'transcript', p -> 'input_audio' ->> 'transcript',
@@ -61,17 +52,22 @@ async def list_days(
                 )
             end, $4)
             from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE_WITH_CONTENT} and t.position = d.first_asked
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.position = d.first_asked
+              and t.status = 'committed' and t.superseded_by is null and t.erased_at is null
         ) as first_words
         from (
             select (t.occurred_at at time zone 'UTC')::date as day, count(*)::integer as turns,
                    (array_agg(distinct t.actor))[1:20] as actors, max(t.occurred_at) as last_at,
                    min(t.position) filter (where t.role = 'user') as first_asked
             from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE_WITH_CONTENT} and {NOT_DELETING}
+            where t.tenant_id = $1 and t.conversation_id = $2
+              and t.status = 'committed' and t.superseded_by is null and t.erased_at is null
+              and (
+                  select h.deleting_at from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2
+              ) is null
             group by 1 order by 1 desc limit $3
         ) d order by d.day desc
-        """,  # noqa: S608
+        """,
         tenant_id,
         conversation_id,
         limit,
@@ -80,39 +76,21 @@ async def list_days(
     return [SessionDay(row["day"], row["turns"], row["actors"], row["first_words"], row["last_at"]) for row in rows]
 
 
-async def list_day(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    day: date,
-    limit: int,
-    max_bytes: int,
-) -> TurnRows:
-    """Return the live turns with content of one day (UTC), by position."""
-    turns = f"""
-        select {_COLUMNS} from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE_WITH_CONTENT} and {NOT_DELETING}
-          and (t.occurred_at at time zone 'UTC')::date = $3
-        order by t.position limit $4
-        """  # noqa: S608
-    sql = limit_bytes(turns, order="t.position", max_bytes="$5")
-    return turn_rows(await tx.fetch(sql, tenant_id, conversation_id, day, limit, max_bytes))
-
-
 async def newest_before(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, moment: datetime, but_newest: int
 ) -> UUID | None:
     """Return the last live turn committed before a moment, leaving out the `but_newest` newest turns."""
     row = await tx.fetchrow(
-        f"""
+        """
         select t.id from (
             select t.id, t.position, t.committed_at from turns t
             where t.tenant_id = $1 and t.conversation_id = $2
-              and t.status = 'committed' and t.superseded_by is null and {NOT_DELETING}
+              and t.status = 'committed' and t.superseded_by is null and (
+                  select h.deleting_at from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2
+              ) is null
             order by t.position desc offset $4
         ) t where t.committed_at < $3 order by t.position desc limit 1
-        """,  # noqa: S608
+        """,
         tenant_id,
         conversation_id,
         moment,

@@ -7,12 +7,24 @@ conversation, streams by turn id, chunks, turns.
 Literal SQL: opening, flushing and committing are hot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from app.conversations.stores.conversation_store import TurnRow, TurnRows, limit_bytes, turn_rows
+from sqlalchemy import Double, and_, bindparam, cast, delete, extract, func, select
+
+from app.conversations.stores.conversation_store import TurnRow
+from app.conversations.tables import (
+    conversation_heads,
+    conversations,
+    responses,
+    summaries,
+    turn_chunks,
+    turn_streams,
+    turns,
+)
+from app.core.database.queries import Query, columns, equals
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId, TurnId
 
@@ -51,12 +63,30 @@ class NewChunk:
     text: str
 
 
-_TURN = ", ".join(f"t.{name}" for name in TurnRow._fields)
-STREAM_AGE = """extract(epoch from clock_timestamp() - greatest(s.renewed_at, (
-    select max(c.created_at) from turn_chunks c where c.tenant_id = $1 and c.turn_id = s.turn_id
-)))::float8 as age_s"""
-"""The column `age_s` of the stream `s` of tenant $1: seconds since its lease was renewed or text was written."""
-_STREAM = f"s.turn_id, s.conversation_id, s.writer, s.key_id, s.epoch, s.holder, {STREAM_AGE}"
+_S, _T = turn_streams.c, turns.c
+_LAST_CHUNK_AT = (
+    select(func.max(turn_chunks.c.created_at))
+    .where(*equals(turn_chunks, "tenant_id"), turn_chunks.c.turn_id == _S.turn_id)
+    .correlate(turn_streams)
+    .scalar_subquery()
+)
+_AGE = cast(extract("epoch", func.clock_timestamp() - func.greatest(_S.renewed_at, _LAST_CHUNK_AT)), Double).label(
+    "age_s"
+)
+"""The seconds since the lease of a stream was renewed or text was written to it."""
+_STREAM = (*columns(turn_streams, StreamRow, but=["age_s"]), _AGE)
+_FIND = Query(select(*_STREAM).where(*equals(turn_streams, "tenant_id", "turn_id")))
+_WRITTEN = select(_AGE).where(*equals(turn_streams, "tenant_id", "writer")).subquery("written")
+_ACTIVE = Query(select(_WRITTEN.c.age_s).where(_WRITTEN.c.age_s <= bindparam("lease_s")).limit(1))
+# both have the id of the conversation
+_OPEN = (*columns(turns, TurnRow), *(column for column in _STREAM if column.name != "conversation_id"))
+_LIST_OPEN = Query(
+    select(*_OPEN)
+    .select_from(turn_streams.join(turns, and_(_T.tenant_id == _S.tenant_id, _T.id == _S.turn_id)))
+    .where(*equals(turn_streams, "tenant_id", "conversation_id"))
+    .order_by(_T.created_at, _T.id)
+    .limit(bindparam("limit"))
+)
 
 
 async def insert_stream(
@@ -126,27 +156,13 @@ async def lock_opening(tx: Transaction, tenant_id: TenantId) -> None:
 
 async def find_stream(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> StreamRow | None:
     """Return the stream of an open turn."""
-    row = await tx.fetchrow(
-        f"select {_STREAM} from turn_streams s where s.tenant_id = $1 and s.turn_id = $2",  # noqa: S608
-        tenant_id,
-        turn_id,
-    )
+    row = await _FIND.fetchrow(tx, tenant_id=tenant_id, turn_id=turn_id)
     return None if row is None else row_as(StreamRow, row)
 
 
 async def has_active_writer(tx: Transaction, tenant_id: TenantId, *, writer: str, lease_s: float) -> bool:
     """Return whether a writer of this name has an open turn within its lease."""
-    row = await tx.fetchrow(
-        f"""
-        select 1 from (
-            select {STREAM_AGE} from turn_streams s where s.tenant_id = $1 and s.writer = $2
-        ) written where age_s <= $3 limit 1
-        """,  # noqa: S608
-        tenant_id,
-        writer,
-        lease_s,
-    )
-    return row is not None
+    return await _ACTIVE.fetchrow(tx, tenant_id=tenant_id, writer=writer, lease_s=lease_s) is not None
 
 
 async def lock_stream(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> StreamRow | None:
@@ -175,38 +191,41 @@ async def take_stream(
     )
 
 
+_RENEW = """
+    with ours as materialized (
+        select s.turn_id from turn_streams s
+        join unnest($2::uuid[], $3::uuid[], $4::integer[]) u (conversation_id, turn_id, epoch)
+          on u.turn_id = s.turn_id and u.conversation_id = s.conversation_id and u.epoch = s.epoch
+        where s.tenant_id = $1 and s.holder = $5 order by s.turn_id for update of s
+    )
+    update turn_streams s set renewed_at = statement_timestamp() from ours
+    where s.tenant_id = $1 and s.turn_id = ours.turn_id returning s.conversation_id, s.turn_id, s.epoch
+"""
+_RELEASE = """
+    with ours as materialized (
+        select s.turn_id from turn_streams s
+        join unnest($2::uuid[], $3::uuid[], $4::integer[]) u (conversation_id, turn_id, epoch)
+          on u.turn_id = s.turn_id and u.conversation_id = s.conversation_id and u.epoch = s.epoch
+        where s.tenant_id = $1 and s.holder = $5 order by s.turn_id for update of s
+    )
+    update turn_streams s set holder = '00000000-0000-0000-0000-000000000000' from ours
+    where s.tenant_id = $1 and s.turn_id = ours.turn_id returning s.conversation_id, s.turn_id, s.epoch
+"""
+
+
 async def renew_streams(
     tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
 ) -> set[OpenStream]:
     """Renew the leases of those streams whose holder is still this process, and return them."""
-    return await _update_ours(tx, tenant_id, streams, holder, "renewed_at = statement_timestamp()")
+    rows = await tx.fetch(_RENEW, tenant_id, *_arrays(streams), holder)
+    return {row_as(OpenStream, row) for row in rows}
 
 
 async def release_streams(
     tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
 ) -> set[OpenStream]:
     """Release those streams whose holder is still this process, and return them."""
-    return await _update_ours(tx, tenant_id, streams, holder, f"holder = '{NO_HOLDER}'")
-
-
-async def _update_ours(
-    tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], holder: UUID, change: str
-) -> set[OpenStream]:
-    rows = await tx.fetch(
-        f"""
-        with ours as materialized (
-            select s.turn_id from turn_streams s
-            join unnest($2::uuid[], $3::uuid[], $4::integer[]) u (conversation_id, turn_id, epoch)
-              on u.turn_id = s.turn_id and u.conversation_id = s.conversation_id and u.epoch = s.epoch
-            where s.tenant_id = $1 and s.holder = $5 order by s.turn_id for update of s
-        )
-        update turn_streams s set {change} from ours
-        where s.tenant_id = $1 and s.turn_id = ours.turn_id returning s.conversation_id, s.turn_id, s.epoch
-        """,  # noqa: S608
-        tenant_id,
-        *_columns(streams),
-        holder,
-    )
+    rows = await tx.fetch(_RELEASE, tenant_id, *_arrays(streams), holder)
     return {row_as(OpenStream, row) for row in rows}
 
 
@@ -223,13 +242,13 @@ async def lock_streams(
         order by s.turn_id for share of s
         """,
         tenant_id,
-        *_columns(streams),
+        *_arrays(streams),
         holder,
     )
     return {row_as(OpenStream, row) for row in rows}
 
 
-def _columns(streams: Sequence[OpenStream]) -> tuple[list[UUID], list[UUID], list[int]]:
+def _arrays(streams: Sequence[OpenStream]) -> tuple[list[UUID], list[UUID], list[int]]:
     """Return the parameters of `unnest` for these streams."""
     return (
         [stream.conversation_id for stream in streams],
@@ -267,10 +286,10 @@ async def durable_lengths(
         tenant_id,
         turn_ids,
     )
-    found: dict[UUID, dict[str, tuple[int, int]]] = {}
+    lengths: dict[UUID, dict[str, tuple[int, int]]] = {}
     for row in rows:
-        found.setdefault(row["turn_id"], {})[row["part"]] = (row["durable"], row["size"])
-    return found
+        lengths.setdefault(row["turn_id"], {})[row["part"]] = (row["durable"], row["size"])
+    return lengths
 
 
 async def read_texts(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, dict[str, str]]:
@@ -283,57 +302,18 @@ async def read_texts(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
         tenant_id,
         turn_ids,
     )
-    found: dict[UUID, dict[str, str]] = {}
+    texts: dict[UUID, dict[str, str]] = {}
     for row in rows:
-        found.setdefault(row["turn_id"], {})[row["part"]] = row["text"]
-    return found
+        texts.setdefault(row["turn_id"], {})[row["part"]] = row["text"]
+    return texts
 
 
 async def list_open(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, limit: int
 ) -> list[tuple[TurnRow, StreamRow]]:
     """List the open turns of a conversation in the order of their opening, each with its stream."""
-    rows = await tx.fetch(
-        f"""
-        select {_TURN}, {_STREAM}
-        from turn_streams s join turns t on t.tenant_id = s.tenant_id and t.id = s.turn_id
-        where s.tenant_id = $1 and s.conversation_id = $2 order by t.created_at, t.id limit $3
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        limit,
-    )
+    rows = await _LIST_OPEN.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id, limit=limit)
     return [(row_as(TurnRow, row), row_as(StreamRow, row)) for row in rows]
-
-
-async def list_changed(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    after: tuple[int, int],
-    limit: int,
-    max_bytes: int,
-    actors: Sequence[str] | None = None,
-) -> TurnRows:
-    """List committed turns, including superseded and erased ones, that changed after a (rev, seq), in that order.
-
-    The list ends at `limit`, or when its texts reach `max_bytes`; `cut`: there are more. `actors` filters.
-    """
-    # one more than the limit, to know whether there are more
-    args: list[object] = [tenant_id, conversation_id, *after, limit + 1, max_bytes]
-    of_actors = ""
-    if actors is not None:
-        args.append(actors)
-        of_actors = f" and t.actor = any(${len(args)}::text[])"
-    turns = f"""
-        select {_TURN} from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and (t.rev, t.seq) > ($3, $4)
-              {of_actors}
-        order by t.rev, t.seq limit $5
-        """  # noqa: S608
-    found = turn_rows(await tx.fetch(limit_bytes(turns, order="t.rev, t.seq", max_bytes="$6"), *args))
-    return TurnRows(found.rows[:limit], cut=found.cut or len(found.rows) > limit)
 
 
 async def delete_open(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
@@ -404,6 +384,19 @@ async def list_expired(tx: Transaction, *, lease_s: float, limit: int) -> list[t
     return [(TenantId(row["tenant_id"]), TurnId(row["turn_id"])) for row in rows]
 
 
+_DELETE_OF_CONVERSATION: Final[Mapping[str, Query]] = {
+    table.name: Query(delete(table).where(*equals(table, "tenant_id"), table.c[column] == bindparam("conversation_id")))
+    for table, column in (
+        (turn_streams, "conversation_id"),
+        (responses, "conversation_id"),
+        (turns, "conversation_id"),
+        (summaries, "conversation_id"),
+        (conversation_heads, "conversation_id"),
+        (conversations, "id"),
+    )
+}
+
+
 async def delete_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> dict[str, int]:
     """Delete a conversation with its turns, open ones included, and its head; return the row count of each table."""
     await tx.execute(
@@ -422,13 +415,6 @@ async def delete_conversation(tx: Transaction, tenant_id: TenantId, conversation
             conversation_id,
         )
     }
-    columns = {"turn_streams": "conversation_id", "responses": "conversation_id", "turns": "conversation_id",
-               "summaries": "conversation_id", "conversation_heads": "conversation_id",
-               "conversations": "id"}  # fmt: skip
-    for table, column in columns.items():
-        deleted[table] = await tx.execute(
-            f"delete from {table} where tenant_id = $1 and {column} = $2",  # noqa: S608
-            tenant_id,
-            conversation_id,
-        )
+    for table, query in _DELETE_OF_CONVERSATION.items():
+        deleted[table] = await query.execute(tx, tenant_id=tenant_id, conversation_id=conversation_id)
     return deleted

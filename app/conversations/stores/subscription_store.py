@@ -42,10 +42,10 @@ async def read_texts_after(
     tenant_id: TenantId,
     turn_ids: Sequence[UUID],
     *,
-    known: Sequence[tuple[UUID, str, int]],
+    confirmed: Sequence[tuple[UUID, str, int]],
     max_bytes: int,
 ) -> tuple[dict[UUID, dict[str, str]], bool]:
-    """Return the durable text of each part of open turns after the `known` lengths (turn, part, length).
+    """Return the durable text of each part of open turns after the `confirmed` lengths (turn, part, length).
 
     The texts have at most `max_bytes` together, shared by all parts. The flag is true if there is more text.
     """
@@ -64,15 +64,15 @@ async def read_texts_after(
         """,
         tenant_id,
         turn_ids,
-        [turn_id for turn_id, _, _ in known],
-        [part for _, part, _ in known],
-        [length for _, _, length in known],
+        [turn_id for turn_id, _, _ in confirmed],
+        [part for _, part, _ in confirmed],
+        [length for _, _, length in confirmed],
         max_bytes,
     )
-    found: dict[UUID, dict[str, str]] = {}
+    texts: dict[UUID, dict[str, str]] = {}
     for row in rows:
-        found.setdefault(row["turn_id"], {})[row["part"]] = row["text"]
-    return found, any(row["cut"] for row in rows)
+        texts.setdefault(row["turn_id"], {})[row["part"]] = row["text"]
+    return texts, any(row["cut"] for row in rows)
 
 
 @dataclass(frozen=True, slots=True)

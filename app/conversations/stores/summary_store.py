@@ -7,15 +7,15 @@ from datetime import datetime
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import ClauseElement, and_, bindparam, func, or_, select, update
+from sqlalchemy import ClauseElement, and_, bindparam, func, not_, or_, select, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
 
 from app.conversations.schemas.summaries import DoubtfulSentence, HighlightLine, RefusedFor, SummaryDraft
-from app.conversations.tables import LIVE_TURN, conversation_heads, conversations, summaries, turns
+from app.conversations.stores.conversation_store import not_deleting
+from app.conversations.tables import LIVE, conversation_heads, conversations, summaries, turns
 from app.core.database.queries import (
     NOW,
-    NOW_SQL,
     Query,
     after_key,
     arguments,
@@ -60,9 +60,6 @@ _S, _T, _H = summaries.c, turns.c, conversation_heads.c
 _OF_CONVERSATION = equals(summaries, "tenant_id", "conversation_id")
 _GIVEN = (*equals(summaries, "tenant_id"), is_any(_S.id, "ids"))
 _VALID = _S.replaced_by.is_(None)
-_NOT_DELETING = (
-    select(_H.deleting_at).where(*equals(conversation_heads, "tenant_id"), _H.conversation_id == _S.conversation_id)
-).scalar_subquery().is_(None)  # fmt: skip
 _ROWS = select(*columns(summaries, SummaryRow))
 _IN_ORDER = _ROWS.where(*_OF_CONVERSATION).order_by(_S.to_position, _S.id)
 _INSERT = Query(
@@ -73,7 +70,7 @@ _INSERT = Query(
 )
 _LIST_VALID = Query(_IN_ORDER.where(_VALID))
 _LIST_FROM_POSITION = Query(_IN_ORDER.where(_S.to_position >= bindparam("position")))
-_FIND = Query(_ROWS.where(*_GIVEN, _NOT_DELETING))
+_FIND = Query(_ROWS.where(*_GIVEN, not_deleting(_S.conversation_id)))
 _MADE = Query(
     _ROWS.where(*_OF_CONVERSATION, _S.rev > bindparam("after_rev"), _VALID)
     .order_by(_S.rev, _S.id)
@@ -88,11 +85,19 @@ _RESTORE = Query(
 )
 _DELETE = Query(delete_from(summaries).where(*_GIVEN))
 _HIGHLIGHTS = Query(_IN_ORDER.where(_S.kind == "highlights", _S.from_position <= bindparam("position")))
+_TURNS = (*equals(turns, "tenant_id", "conversation_id"), *LIVE)
+_THROUGH = _T.position <= bindparam("position")
+_NEED_NO_SUMMARY = select(func.count()).where(*_TURNS, not_(_THROUGH), _T.erased_at.is_not(None)).scalar_subquery()
+_LAST = select(_T.id).where(*_TURNS, _THROUGH).order_by(_T.position.desc()).limit(1).scalar_subquery()
+_MEASURED = (
+    select(func.count().label("turns"), func.coalesce(func.sum(_T.content_tokens), 0).label("tokens"))
+    .where(*_TURNS, _THROUGH)
+    .subquery("measured")
+)
+_MEASURE = Query(select((_MEASURED.c.turns + _NEED_NO_SUMMARY).label("turns"), _MEASURED.c.tokens, _LAST.label("last")))
 _UNERASED = Query(
     select(_T.id).where(
-        *equals(turns, "tenant_id", "conversation_id"),
-        _T.status == "committed",
-        _T.superseded_by.is_(None),
+        *_TURNS,
         _T.erased_at.is_(None),
         _T.position > bindparam("after"),
         _T.position <= bindparam("through"),
@@ -102,12 +107,16 @@ _UPDATE_MARK = Query(
     update(conversation_heads)
     .values(
         arguments(
-            "summarized_position", "summarized_through", "summarized_turns", "summarized_tokens", "rev",
+            "summarized_position",
+            "summarized_through",
+            "summarized_turns",
+            "summarized_tokens",
+            "rev",
             "erased_position",
         )
     )
     .where(*equals(conversation_heads, "tenant_id", "conversation_id"))
-)  # fmt: skip
+)
 _MODEL = func.coalesce(conversations.c.compaction["summarizer_model"].astext, bindparam("model"))
 _WRITTEN_BY = func.coalesce(conversations.c.compaction["summaries"].astext, bindparam("default"))
 _HIGHLIGHTED = Query(
@@ -131,8 +140,7 @@ _HIGHLIGHTED = Query(
 
 @compiled
 def _page(*, with_replaced: bool, newest_first: bool, after: bool) -> ClauseElement:
-    deleting_at = select(_H.deleting_at).where(*equals(conversation_heads, "tenant_id", "conversation_id"))
-    statement = _ROWS.where(*_OF_CONVERSATION, deleting_at.scalar_subquery().is_(None))
+    statement = _ROWS.where(*_OF_CONVERSATION, not_deleting(bindparam("conversation_id")))
     if not with_replaced:
         statement = statement.where(_VALID)
     return page(statement, (_S.to_position, _S.id), newest_first=newest_first, after=after)
@@ -159,7 +167,9 @@ def _row(row: asyncpg.Record) -> SummaryRow:
 
 def doubtful_column(sentences: Sequence[DoubtfulSentence]) -> str | None:
     """Return doubtful sentences as they are stored."""
-    return json.dumps([[one.start, one.end, one.reason] for one in sentences]) if sentences else None
+    return (
+        json.dumps([[sentence.start, sentence.end, sentence.reason] for sentence in sentences]) if sentences else None
+    )
 
 
 def lines_column(lines: Sequence[HighlightLine]) -> str | None:
@@ -169,18 +179,37 @@ def lines_column(lines: Sequence[HighlightLine]) -> str | None:
 
 
 async def insert(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, summary_id: UUID, draft: SummaryDraft,
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    summary_id: UUID,
+    draft: SummaryDraft,
     rev: int,
-) -> None:  # fmt: skip
+) -> None:
     """Store a summary; the text of highlights is stored only as their lines."""
     await _INSERT.execute(
-        tx, tenant_id=tenant_id, id=summary_id, conversation_id=conversation_id, kind=draft.kind.value,
-        level=draft.level, from_position=draft.from_position, to_position=draft.to_position,
-        actors=json.dumps(list(draft.actors)), text=None if draft.lines else draft.text, abstract=draft.abstract,
-        lines=lines_column(draft.lines), tokens=draft.tokens, model=draft.model, prompt_version=draft.prompt_version,
-        rev=rev, refused_for=draft.refused_for, doubtful=doubtful_column(draft.doubtful), attempts=draft.attempts,
+        tx,
+        tenant_id=tenant_id,
+        id=summary_id,
+        conversation_id=conversation_id,
+        kind=draft.kind.value,
+        level=draft.level,
+        from_position=draft.from_position,
+        to_position=draft.to_position,
+        actors=json.dumps(list(draft.actors)),
+        text=None if draft.lines else draft.text,
+        abstract=draft.abstract,
+        lines=lines_column(draft.lines),
+        tokens=draft.tokens,
+        model=draft.model,
+        prompt_version=draft.prompt_version,
+        rev=rev,
+        refused_for=draft.refused_for,
+        doubtful=doubtful_column(draft.doubtful),
+        attempts=draft.attempts,
         retry_at=draft.retry_at,
-    )  # fmt: skip
+    )
 
 
 async def copy(
@@ -196,14 +225,15 @@ async def copy(
     `places` are (summary id, id of the copy, first position, last position).
     """
     await tx.execute(
-        f"""
+        """
         insert into summaries (tenant_id, id, conversation_id, kind, level, from_position, to_position, actors, text,
                                abstract, lines, tokens, model, prompt_version, refused_for, doubtful, rev, created_at)
         select s.tenant_id, u.copy_id, $2, s.kind, s.level, u.first, u.last, s.actors, coalesce(s.text, ''), s.abstract,
-               null, s.tokens, s.model, s.prompt_version, s.refused_for, s.doubtful, $7, {NOW_SQL}
+               null, s.tokens, s.model, s.prompt_version, s.refused_for, s.doubtful, $7,
+               date_trunc('milliseconds', statement_timestamp())
         from unnest($3::uuid[], $4::uuid[], $5::bigint[], $6::bigint[]) as u (id, copy_id, first, last)
         join summaries s on s.tenant_id = $1 and s.id = u.id
-        """,  # noqa: S608
+        """,
         tenant_id,
         conversation_id,
         *([place[number] for place in places] for number in range(4)),
@@ -349,19 +379,7 @@ async def measure_through(
 
     Tombstones after the position are counted too, because they need no summary.
     """
-    some = f"from turns t where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN}"
-    row = await tx.fetchrow(
-        f"""
-        select m.turns + (select count(*) {some} and t.position > $3 and t.erased_at is not null) as turns, m.tokens,
-               (select t.id {some} and t.position <= $3 order by t.position desc limit 1) as last
-        from (
-            select count(*) as turns, coalesce(sum(t.content_tokens), 0) as tokens {some} and t.position <= $3
-        ) m
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        position,
-    )
+    row = await _MEASURE.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, position=position)
     return (0, 0, None) if row is None else (int(row["turns"]), int(row["tokens"]), row["last"])
 
 
@@ -374,15 +392,29 @@ async def list_unerased(
 
 
 async def update_mark(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int, through: UUID | None,
-    turns: int, tokens: int, erased_position: int, rev: int,
-) -> None:  # fmt: skip
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    position: int,
+    through: UUID | None,
+    turns: int,
+    tokens: int,
+    erased_position: int,
+    rev: int,
+) -> None:
     """Write to a locked head the positions up to which its turns are summarized, and erased by retention."""
     await _UPDATE_MARK.execute(
-        tx, tenant_id=tenant_id, conversation_id=conversation_id, summarized_position=position,
-        summarized_through=through, summarized_turns=turns, summarized_tokens=tokens,
-        erased_position=erased_position, rev=rev,
-    )  # fmt: skip
+        tx,
+        tenant_id=tenant_id,
+        conversation_id=conversation_id,
+        summarized_position=position,
+        summarized_through=through,
+        summarized_turns=turns,
+        summarized_tokens=tokens,
+        erased_position=erased_position,
+        rev=rev,
+    )
 
 
 async def list_highlighted(

@@ -8,15 +8,31 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Uuid, bindparam, update
+from sqlalchemy import (
+    ClauseElement,
+    ColumnElement,
+    FromClause,
+    Select,
+    Text,
+    Uuid,
+    bindparam,
+    column,
+    func,
+    select,
+    text,
+    true,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from app.conversations.tables import conversations
+from app.conversations.tables import LIVE, conversation_heads, conversations, turns
 from app.core.database.queries import Query, arguments, equals, is_any
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
-MESSAGE_TEXT: Final = r"""
+_T = turns.c
+_SAID: Final = (
+    text(r"""
     select ltrim(case json_typeof(t.content)
         when 'string' then t.content #>> '{}'
         when 'array' then (
@@ -29,16 +45,19 @@ MESSAGE_TEXT: Final = r"""
             where json_typeof(said.text) = 'string'
         )
     end, E' \n\r\t') as text
-"""
-"""Lateral subquery: the text of a turn `t`, or null if it has none."""
+""")
+    .columns(column("text", Text))
+    .lateral("said")
+)
+"""The text of a turn `t`, or null if it has none."""
 
-HAS_TEXT: Final = r"t.erased_at is null and said.text ~ '\S'"
-"""SQL condition: a turn `t`, with its `MESSAGE_TEXT` as `said`, has text and is not erased."""
+_HAS_TEXT: Final = text(r"t.erased_at is null and said.text ~ '\S'")
+"""A turn `t`, with its text as `said`, has text and is not erased."""
 
-_TURNS: Final = 200
+_SEARCHED: Final = 200
 """Number of live turns that are searched for a question, and for the answer after it."""
 
-_READ: Final = 5000
+_MAX_CHARS: Final = 5000
 """Number of characters of a message that are read."""
 
 
@@ -52,26 +71,51 @@ class MessageText:
     text: str
 
 
+def first_message(
+    *conditions: ColumnElement[bool], searched: int, max_chars: int, newest_first: bool = False
+) -> tuple[Select[*tuple[object, ...]], FromClause]:
+    """Return the statement that finds the first live message that has text, and its turns, for further conditions.
+
+    `conditions` select the turns; of them the first `searched` are looked at, or the last with `newest_first`. The
+    first `max_chars` characters of the text are returned.
+    """
+    names = ("id", "position", "kind", "role", "actor", "occurred_at", "content", "content_hash", "erased_at")
+    looked_at = (
+        select(*(_T[name] for name in names))
+        .where(*equals(turns, "tenant_id"), *LIVE, *conditions)
+        .correlate(conversations, conversation_heads)
+        .order_by(_T.position.desc() if newest_first else _T.position)
+        .limit(searched)
+        .subquery("t")
+    )
+    position = looked_at.c.position.desc() if newest_first else looked_at.c.position
+    names = ("id", "position", "role", "actor", "occurred_at", "content_hash")
+    statement = (
+        select(*(looked_at.c[name] for name in names), func.left(_SAID.c.text, max_chars).label("text"))
+        .select_from(looked_at.join(_SAID, true()))
+        .where(_HAS_TEXT)
+        .order_by(position)
+        .limit(1)
+    )
+    return statement, looked_at
+
+
+def _find_message() -> ClauseElement:
+    after = _T.position > bindparam("after")
+    statement, looked_at = first_message(
+        *equals(turns, "conversation_id"), after, searched=_SEARCHED, max_chars=_MAX_CHARS
+    )
+    return statement.where(looked_at.c.kind == bindparam("kind"))
+
+
+_FIND = Query(_find_message())
+
+
 async def find_message(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, kind: str, after: int
 ) -> MessageText | None:
-    """Return the first live message of a kind that has text, among the next `_TURNS` turns after a position."""
-    row = await tx.fetchrow(
-        f"""
-        select t.id, t.position, t.content_hash, left(said.text, {_READ}) as text
-        from (
-            select t.id, t.position, t.kind, t.content, t.content_hash, t.erased_at from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.superseded_by is null
-              and t.position > $4
-            order by t.position limit {_TURNS}
-        ) t cross join lateral ({MESSAGE_TEXT}) said
-        where t.kind = $3 and {HAS_TEXT} order by t.position limit 1
-        """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        kind,
-        after,
-    )
+    """Return the first live message of a kind that has text, among the next `_SEARCHED` turns after a position."""
+    row = await _FIND.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, kind=kind, after=after)
     return None if row is None else row_as(MessageText, row)
 
 
@@ -101,9 +145,14 @@ async def set_title(
 ) -> None:
     """Write the derived title of a conversation, also over an existing one."""
     await _SET.execute(
-        tx, tenant_id=tenant_id, id=conversation_id, derived_title=title, derived_title_source=source,
-        derived_title_turn_ids=turn_ids, derived_title_model=model,
-    )  # fmt: skip
+        tx,
+        tenant_id=tenant_id,
+        id=conversation_id,
+        derived_title=title,
+        derived_title_source=source,
+        derived_title_turn_ids=turn_ids,
+        derived_title_model=model,
+    )
 
 
 async def clear_title(

@@ -1,33 +1,20 @@
-"""Queries that change turns after they were appended, or read many of them. Each names the tenant.
+"""Queries that change turns after they were appended, or compare them with each other. Each names the tenant.
 
 Callers that change turns lock the conversation's head, so that the rows read here stay valid until the commit.
-
-Literal SQL: pages of turns are hot, and changes of many turns use `unnest`.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from sqlalchemy import BindParameter, ClauseElement, bindparam, case, func, null, select, update
+
 from app.conversations.schemas.fields import ERASED_COLUMNS
 from app.conversations.schemas.sources import LockedTurn
-from app.conversations.stores.conversation_store import (
-    NOT_DELETING,
-    OF_NOT_DELETING,
-    TurnRow,
-    TurnRows,
-    limit_bytes,
-    turn_rows,
-)
-from app.conversations.tables import LIVE_TURN, call_key
-from app.core.database.queries import NOW_SQL
-from app.core.database.transactions import Transaction
+from app.conversations.tables import LIVE, conversation_heads, turns
+from app.core.database.queries import NOW, Query, compiled, equals, is_any, milliseconds
+from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
-
-_COLUMNS = ", ".join(f"t.{name}" for name in TurnRow._fields)
-_EMPTIED = ", ".join(f"{column} = null" for column in (*ERASED_COLUMNS, "salt"))
-_SUPERSEDED = "t.status = 'committed' and t.superseded_by is not null"
 
 
 class SupersededTurn(NamedTuple):
@@ -36,6 +23,62 @@ class SupersededTurn(NamedTuple):
     id: UUID
     tokens: int
     is_erased: bool
+
+
+_T, _H = turns.c, conversation_heads.c
+_OF_CONVERSATION = equals(turns, "tenant_id", "conversation_id")
+_IS_OPEN = _T.status == "pending"
+_COUNT_SUPERSEDED = Query(
+    select(func.count().label("count")).where(
+        *_OF_CONVERSATION,
+        _T.status == "committed",
+        _T.superseded_by == bindparam("by"),
+        _T.position >= bindparam("position"),
+    )
+)
+_COUNT_LIVE = Query(
+    select(func.count().label("count")).where(*_OF_CONVERSATION, *LIVE, _T.position < bindparam("position"))
+)
+_ERASE = Query(
+    update(turns)
+    .values(
+        **dict.fromkeys((*ERASED_COLUMNS, "salt"), null()),
+        content_tokens=0,
+        index_state="none",
+        erased_at=func.least(_T.erased_at, milliseconds(NOW)),
+        rev=bindparam("rev"),
+        superseded_by=case((_IS_OPEN, _T.id), else_=_T.superseded_by),
+        status=case((_IS_OPEN, "aborted"), else_=_T.status),
+    )
+    .where(*equals(turns, "tenant_id"), is_any(_T.id, "ids"))
+)
+_COUNT_ERASED = Query(
+    update(conversation_heads)
+    .values(
+        rev=bindparam("rev"),
+        token_count=_H.token_count - bindparam("tokens"),
+        summarized_turns=_H.summarized_turns + bindparam("unsummarised"),
+        updated_at=func.greatest(_H.updated_at, milliseconds(NOW)),
+    )
+    .where(*equals(conversation_heads, "tenant_id", "conversation_id"))
+)
+_LOCK = Query(
+    select(_T.id, _T.conversation_id, _T.actor, _T.occurred_at.label("said_at"), _T.content_hash)
+    .where(*equals(turns, "tenant_id"), is_any(_T.id, "ids"), *LIVE, _T.erased_at.is_(None))
+    .order_by(_T.id)
+    .with_for_update(read=True)
+)
+
+
+@compiled
+def _supersede(*, and_after: bool) -> ClauseElement:
+    position: BindParameter[int] = bindparam("position")
+    return (
+        update(turns)
+        .values(superseded_by=bindparam("by"), rev=bindparam("rev"))
+        .where(*_OF_CONVERSATION, *LIVE, _T.position >= position if and_after else _T.position == position)
+        .returning(_T.id, _T.content_tokens.label("tokens"), _T.erased_at.is_not(None).label("is_erased"))
+    )
 
 
 async def supersede(
@@ -49,15 +92,10 @@ async def supersede(
     rev: int,
 ) -> list[SupersededTurn]:
     """Mark the live turn at a position, and with `and_after` those after it, as superseded by another; return them."""
-    rows = await tx.fetch(
-        f"""
-        update turns t set superseded_by = $4, rev = $5
-        where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position {">=" if and_after else "="} $3
-        returning t.id, t.content_tokens, t.erased_at is not null as erased
-        """,  # noqa: S608
-        tenant_id, conversation_id, position, by, rev,
-    )  # fmt: skip
-    return [SupersededTurn(row["id"], row["content_tokens"], row["erased"]) for row in rows]
+    rows = await _supersede(and_after=and_after).fetch(
+        tx, tenant_id=tenant_id, conversation_id=conversation_id, position=position, by=by, rev=rev
+    )
+    return [row_as(SupersededTurn, row) for row in rows]
 
 
 async def supersede_aborted(tx: Transaction, tenant_id: TenantId, turn_id: UUID, *, by: UUID, rev: int) -> None:
@@ -67,22 +105,20 @@ async def supersede_aborted(tx: Transaction, tenant_id: TenantId, turn_id: UUID,
         update turns set superseded_by = $3, rev = $4
         where tenant_id = $1 and id = $2 and status = 'aborted' and superseded_by = id
         """,
-        tenant_id, turn_id, by, rev,
-    )  # fmt: skip
+        tenant_id,
+        turn_id,
+        by,
+        rev,
+    )
 
 
 async def count_superseded_by(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, by: UUID, position: int
 ) -> int:
     """Return the number of turns that a revision at `position` superseded."""
-    row = await tx.fetchrow(
-        f"""
-        select count(*) as count from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {_SUPERSEDED} and t.position >= $3
-          and t.superseded_by = $4
-        """,  # noqa: S608
-        tenant_id, conversation_id, position, by,
-    )  # fmt: skip
+    row = await _COUNT_SUPERSEDED.fetchrow(
+        tx, tenant_id=tenant_id, conversation_id=conversation_id, by=by, position=position
+    )
     return 0 if row is None else int(row["count"])
 
 
@@ -90,84 +126,25 @@ async def count_live_before(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, position: int
 ) -> int:
     """Return the number of live turns before a position."""
-    row = await tx.fetchrow(
-        f"""
-        select count(*) as count from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position < $3
-        """,  # noqa: S608
-        tenant_id, conversation_id, position,
-    )  # fmt: skip
+    row = await _COUNT_LIVE.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, position=position)
     return 0 if row is None else int(row["count"])
 
 
-async def list_with_superseded(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    newest_first: bool,
-    after: int | None,
-    before: int | None,
-    beyond: tuple[int, int] | None,
-    actors: Sequence[str] | None,
-    limit: int,
-    max_bytes: int,
-) -> TurnRows:
-    """Return committed turns, superseded ones included, by position and then seq.
-
-    `beyond` is the (position, seq) of a cursor. Live and superseded turns are two ordered reads that are merged, so
-    that neither is sorted as a whole.
-    """
-    args: list[object] = [tenant_id, conversation_id]
-    direction, further = ("desc", "<") if newest_first else ("asc", ">")
-    conditions = ["t.tenant_id = $1", "t.conversation_id = $2", NOT_DELETING]
-    for bound, side in ((after, ">"), (before, "<")):
-        if bound is not None:
-            args.append(bound)
-            conditions.append(f"t.position {side} ${len(args)}")
-    if beyond is not None:
-        args.extend(beyond)
-        conditions.append(f"(t.position, t.seq) {further} (${len(args) - 1}, ${len(args)})")
-    if actors is not None:
-        args.append(actors)
-        conditions.append(f"t.actor = any(${len(args)}::text[])")
-    args.extend((limit, max_bytes))
-    order = f"t.position {direction}, t.seq {direction}"
-    ordered = f"order by {order} limit ${len(args) - 1}"
-    sides = " union all ".join(
-        f"(select {_COLUMNS} from turns t where {' and '.join(conditions)} and {some} {ordered})"  # noqa: S608
-        for some in (LIVE_TURN, _SUPERSEDED)
-    )
-    turns = f"select {_COLUMNS} from ({sides}) t {ordered}"  # noqa: S608
-    return turn_rows(await tx.fetch(limit_bytes(turns, order=order, max_bytes=f"${len(args)}"), *args))
-
-
-async def list_aborted(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    newest_first: bool,
-    beyond: tuple[datetime, UUID] | None,
-    actors: Sequence[str] | None,
-    limit: int,
-    max_bytes: int,
-) -> TurnRows:
-    """Return aborted turns in the order they were opened; `beyond` is the (created_at, id) of a cursor."""
-    args: list[object] = [tenant_id, conversation_id]
-    direction, further = ("desc", "<") if newest_first else ("asc", ">")
-    # only turns that were never committed have no seq: the unique key on seq finds them
-    conditions = ["t.tenant_id = $1", "t.conversation_id = $2", "t.seq is null", "t.status = 'aborted'", NOT_DELETING]
-    if beyond is not None:
-        args.extend(beyond)
-        conditions.append(f"(t.created_at, t.id) {further} (${len(args) - 1}, ${len(args)})")
-    if actors is not None:
-        args.append(actors)
-        conditions.append(f"t.actor = any(${len(args)}::text[])")
-    args.extend((limit, max_bytes))
-    order = f"t.created_at {direction}, t.id {direction}"
-    turns = f"select {_COLUMNS} from turns t where {' and '.join(conditions)} order by {order} limit ${len(args) - 1}"  # noqa: S608
-    return turn_rows(await tx.fetch(limit_bytes(turns, order=order, max_bytes=f"${len(args)}"), *args))
+_LIST_REVISIONS = """
+    select * from (
+        select t.id, t.supersedes, t.seq from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.position = any($3::bigint[])
+          and t.status = 'committed' and t.superseded_by is null
+        union all
+        select t.id, t.supersedes, t.seq from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.position = any($3::bigint[])
+          and t.status = 'committed' and t.superseded_by is not null
+        union all
+        select t.id, t.supersedes, t.seq from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.seq is null
+          and (t.supersedes is not null or t.superseded_by <> t.id)
+    ) t order by t.seq nulls last, t.id
+"""
 
 
 async def list_revisions(
@@ -178,132 +155,35 @@ async def list_revisions(
     Each is mapped to the turn that it supersedes. A draft is an open or aborted turn. Drafts that supersede no turn and
     that no turn supersedes are left out.
     """
-    revisions = " union all ".join(
-        f"""
-        select t.id, t.supersedes, t.seq from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {some} and t.position = any($3::bigint[])
-        """  # noqa: S608
-        for some in (LIVE_TURN, _SUPERSEDED)
-    )
-    rows = await tx.fetch(
-        f"""
-        select * from ({revisions} union all
-            select t.id, t.supersedes, t.seq from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and t.seq is null
-              and (t.supersedes is not null or t.superseded_by <> t.id)
-        ) t order by t.seq nulls last, t.id
-        """,  # noqa: S608
-        tenant_id, conversation_id, positions,
-    )  # fmt: skip
-    found: tuple[dict[UUID, UUID | None], dict[UUID, UUID | None]] = ({}, {})
-    for row in rows:
-        found[row["seq"] is None][row["id"]] = row["supersedes"]
-    return found
-
-
-async def list_neighbours(
-    tx: Transaction, tenant_id: TenantId, places: Sequence[tuple[UUID, int]], *, reach: int, max_bytes: int
-) -> TurnRows:
-    """Return the `reach` live turns before and after each (conversation, position); positions may have gaps."""
-    sides = " union all ".join(
-        f"""(
-            select {_COLUMNS} from turns t
-            where t.tenant_id = $1 and t.conversation_id = p.conversation_id and {LIVE_TURN} and t.erased_at is null
-              and t.position {beyond} p.position
-            order by t.position {direction} limit $4
-        )"""  # noqa: S608
-        for beyond, direction in (("<", "desc"), (">", "asc"))
-    )
-    turns = f"""
-        select distinct on (t.conversation_id, t.position) {_COLUMNS}
-        from unnest($2::uuid[], $3::bigint[]) as p (conversation_id, position) cross join lateral ({sides}) t
-        order by t.conversation_id, t.position
-        """  # noqa: S608
-    sql = limit_bytes(turns, order="t.conversation_id, t.position", max_bytes="$5")
-    conversations, positions = [place[0] for place in places], [place[1] for place in places]
-    return turn_rows(await tx.fetch(sql, tenant_id, conversations, positions, reach, max_bytes))
-
-
-async def find_ordered(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, max_bytes: int) -> TurnRows:
-    """Return turns by id, in the order of the ids."""
-    turns = f"""
-        select {_COLUMNS}, w.place from unnest($2::uuid[]) with ordinality w (id, place)
-        join turns t on t.tenant_id = $1 and t.id = w.id and {OF_NOT_DELETING}
-        """  # noqa: S608
-    return turn_rows(
-        await tx.fetch(limit_bytes(turns, order="t.place", max_bytes="$3"), tenant_id, turn_ids, max_bytes)
-    )
-
-
-async def list_by_seq(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    after: int,
-    through: int,
-    limit: int,
-    max_bytes: int,
-) -> list[TurnRow]:
-    """Return turns by seq, `after` exclusive and `through` inclusive. Call again until there are none."""
-    turns = f"""
-        select {_COLUMNS} from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and t.seq > $3 and t.seq <= $4
-        order by t.seq limit $5
-        """  # noqa: S608
-    sql = limit_bytes(turns, order="t.seq", max_bytes="$6")
-    rows = await tx.fetch(sql, tenant_id, conversation_id, after, through, limit, max_bytes)
-    return turn_rows(rows).rows
-
-
-async def find_by_seq(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, seq: int
-) -> TurnRow | None:
-    """Return the turn with this seq."""
-    rows = await list_by_seq(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1, max_bytes=1)
-    return rows[0] if rows else None
+    revisions: dict[UUID, UUID | None] = {}
+    drafts: dict[UUID, UUID | None] = {}
+    for row in await tx.fetch(_LIST_REVISIONS, tenant_id, conversation_id, positions):
+        (drafts if row["seq"] is None else revisions)[row["id"]] = row["supersedes"]
+    return revisions, drafts
 
 
 async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, rev: int) -> int:
     """Replace turns by tombstones, and abort open ones. Without the salt, the hash does not reveal the text."""
-    return await tx.execute(
-        f"""
-        update turns set {_EMPTIED}, content_tokens = 0, index_state = 'none',
-            erased_at = least(erased_at, {NOW_SQL}), rev = $3,
-            superseded_by = case when status = 'pending' then id else superseded_by end,
-            status = case when status = 'pending' then 'aborted' else status end
-        where tenant_id = $1 and id = any($2::uuid[])
-        """,  # noqa: S608
-        tenant_id, turn_ids, rev,
-    )  # fmt: skip
+    return await _ERASE.execute(tx, tenant_id=tenant_id, ids=turn_ids, rev=rev)
 
 
 async def update_after_erase(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, rev: int, tokens: int, unsummarised: int
 ) -> None:
     """Write the counters of a locked head after `tokens` were erased; `unsummarised` turns no longer need a summary."""
-    await tx.execute(
-        f"""
-        update conversation_heads set rev = $3, token_count = token_count - $4,
-            summarized_turns = summarized_turns + $5, updated_at = greatest(updated_at, {NOW_SQL})
-        where tenant_id = $1 and conversation_id = $2
-        """,  # noqa: S608
-        tenant_id, conversation_id, rev, tokens, unsummarised,
-    )  # fmt: skip
+    await _COUNT_ERASED.execute(
+        tx,
+        tenant_id=tenant_id,
+        conversation_id=conversation_id,
+        rev=rev,
+        tokens=tokens,
+        unsummarised=unsummarised,
+    )
 
 
 async def lock_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, bytes]:
     """Lock those turns that are live and not erased until the transaction ends; return their content hashes."""
-    rows = await tx.fetch(
-        f"""
-        select t.id, t.content_hash from turns t
-        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {LIVE_TURN} and t.erased_at is null
-        order by t.id for share
-        """,  # noqa: S608
-        tenant_id,
-        turn_ids,
-    )
-    return {row["id"]: row["content_hash"] for row in rows}
+    return {turn_id: turn.content_hash for turn_id, turn in (await lock_sources(tx, tenant_id, turn_ids)).items()}
 
 
 async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
@@ -329,9 +209,41 @@ async def list_authors(
           and t.status = 'committed' and t.erased_at is null
         group by t.actor
         """,
-        tenant_id, conversation_id, actors,
-    )  # fmt: skip
+        tenant_id,
+        conversation_id,
+        actors,
+    )
     return {row["actor"]: row["spoke"] for row in rows}
+
+
+_FIND_CALLS = r"""
+    with calls as (
+        select btrim(called.item ->> 'id', E' \t\r\n') as call_id, max(t.position) as position
+        from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null
+          and t.status = 'committed' and t.superseded_by is null
+          and ($4::bigint is null or t.position < $4)
+          and btrim(called.item ->> 'id', E' \t\r\n') = any($3::text[])
+        group by 1
+    )
+    select c.call_id, exists (
+        select from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.superseded_by is null
+          and t.position > c.position and ($4::bigint is null or t.position < $4)
+          and (btrim(t.tool_call_id, E' \t\r\n') = c.call_id or exists (
+            select from json_array_elements(t.tool_results) as answered (item)
+            where btrim(answered.item ->> 'tool_call_id', E' \t\r\n') = c.call_id
+          ))
+    ) as is_answered
+    from calls c
+"""
+_FIRST_CALL = r"""
+    select min(t.position) as position
+    from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
+    where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null
+      and t.status = 'committed' and t.superseded_by is null
+      and t.position > $4 and t.position < $5 and btrim(called.item ->> 'id', E' \t\r\n') = any($3::text[])
+"""
 
 
 async def find_calls(
@@ -346,29 +258,7 @@ async def find_calls(
 
     Of several calls with the same id, the last one counts: some providers start the numbers again in each message.
     """
-    rows = await tx.fetch(
-        f"""
-        with made as (
-            select {call_key("called.item ->> 'id'")} as call_id, max(t.position) as position
-            from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
-            where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {LIVE_TURN}
-              and ($4::bigint is null or t.position < $4)
-              and {call_key("called.item ->> 'id'")} = any($3::text[])
-            group by 1
-        )
-        select m.call_id, exists (
-            select from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position > m.position
-              and ($4::bigint is null or t.position < $4)
-              and ({call_key("t.tool_call_id")} = m.call_id or exists (
-                select from json_array_elements(t.tool_results) as answered (item)
-                where {call_key("answered.item ->> 'tool_call_id'")} = m.call_id
-              ))
-        ) as is_answered
-        from made m
-        """,  # noqa: S608
-        tenant_id, conversation_id, call_ids, before,
-    )  # fmt: skip
+    rows = await tx.fetch(_FIND_CALLS, tenant_id, conversation_id, call_ids, before)
     return {row["call_id"]: row["is_answered"] for row in rows}
 
 
@@ -382,16 +272,37 @@ async def first_call(
     before: int,
 ) -> int | None:
     """Return the position of the first live turn, between two positions (both exclusive), with one of these calls."""
-    row = await tx.fetchrow(
-        f"""
-        select min(t.position) as position
-        from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
-        where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {LIVE_TURN}
-          and t.position > $4 and t.position < $5 and {call_key("called.item ->> 'id'")} = any($3::text[])
-        """,  # noqa: S608
-        tenant_id, conversation_id, call_ids, after, before,
-    )  # fmt: skip
+    row = await tx.fetchrow(_FIRST_CALL, tenant_id, conversation_id, call_ids, after, before)
     return None if row is None else row["position"]
+
+
+_COUNT_IN_RANGES = """
+    select coalesce(sum(n.live), 0)::bigint as live, coalesce(sum(n.erased), 0)::bigint as erased,
+           min(n.first) as first, max(n.last) as last
+    from unnest($3::bigint[], $4::bigint[]) as r (first, last)
+    cross join lateral (
+        select (
+            select count(*) from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.superseded_by is null
+              and t.position between r.first and r.last
+        ) as live, (
+            select count(*) from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.superseded_by is null
+              and t.position between r.first and r.last and t.erased_at is not null
+        ) as erased, (
+            select t.position from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.superseded_by is null
+              and t.position between r.first and r.last and t.erased_at is null
+            order by t.position limit 1
+        ) as first, (
+            select t.position from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.superseded_by is null
+              and t.position between r.first and r.last and t.erased_at is null
+            order by t.position desc limit 1
+        ) as last
+    ) as n
+    where (select h.deleting_at from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2) is null
+"""
 
 
 async def count_in_ranges(
@@ -401,25 +312,8 @@ async def count_in_ranges(
 
     Both counts are of entries of indexes: reading the rows of 20,000 turns takes half of the time of a context.
     """
-    of_range = f"""
-        select t.position from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position between r.first and r.last
-        """  # noqa: S608
-    row = await tx.fetchrow(
-        f"""
-        select coalesce(sum(n.live), 0)::bigint as live, coalesce(sum(n.erased), 0)::bigint as erased,
-               min(n.first) as first, max(n.last) as last
-        from unnest($3::bigint[], $4::bigint[]) as r (first, last)
-        cross join lateral (
-            select (select count(*) from ({of_range}) as all_of) as live,
-                   (select count(*) from ({of_range} and t.erased_at is not null) as erased_of) as erased,
-                   ({of_range} and t.erased_at is null order by t.position limit 1) as first,
-                   ({of_range} and t.erased_at is null order by t.position desc limit 1) as last
-        ) as n
-        where {NOT_DELETING}
-        """,  # noqa: S608
-        tenant_id, conversation_id, [first for first, _ in ranges], [last for _, last in ranges],
-    )  # fmt: skip
+    firsts, lasts = [first for first, _ in ranges], [end for _, end in ranges]
+    row = await tx.fetchrow(_COUNT_IN_RANGES, tenant_id, conversation_id, firsts, lasts)
     if row is None:
         return 0, None, None, 0
     return row["live"] - row["erased"], row["first"], row["last"], row["erased"]
@@ -427,16 +321,5 @@ async def count_in_ranges(
 
 async def lock_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, LockedTurn]:
     """Lock those turns that are live and not erased until the transaction ends; return them without content."""
-    rows = await tx.fetch(
-        f"""
-        select t.id, t.conversation_id, t.actor, t.occurred_at, t.content_hash from turns t
-        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {LIVE_TURN} and t.erased_at is null
-        order by t.id for share
-        """,  # noqa: S608
-        tenant_id,
-        turn_ids,
-    )
-    return {
-        row["id"]: LockedTurn(row["conversation_id"], row["actor"], row["occurred_at"], row["content_hash"])
-        for row in rows
-    }
+    rows = await _LOCK.fetch(tx, tenant_id=tenant_id, ids=turn_ids)
+    return {row["id"]: row_as(LockedTurn, row) for row in rows}

@@ -4,44 +4,37 @@ Slow work (tokens, hashes, vectors) is done outside of a transaction. The text r
 transaction that writes: only this process flushes a stream under its epoch and holder, and not while it ends.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.audit.schemas import Action, ObjectKind
-from app.audit.service import record
+from app.audit.schemas import Action
 from app.conversations.drafts import make_draft
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_turn, lock_conversation
-from app.conversations.schemas.conversations import Retention
 from app.conversations.schemas.frames import Ending
-from app.conversations.stores import retention_store, stream_store
+from app.conversations.stores import stream_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.streams.abort import TurnAborter
 from app.conversations.streams.buffer import OpenTurnBuffer, fenced_error
-from app.conversations.streams.chunk_merge import aborted_columns, finished_turn
-from app.conversations.summaries.invalidation import retain_job
-from app.conversations.turns.append import (
-    Appender,
+from app.conversations.streams.chunk_merge import finished_turn
+from app.conversations.turns.placement import PreparedTurn
+from app.conversations.turns.replace import TurnReplacer, require_live
+from app.conversations.turns.turn_writer import (
+    TurnWriter,
     check_answers,
     record_turns,
     require_seq,
     results_of_history,
     turn_ids,
 )
-from app.conversations.turns.placement import PreparedTurn
-from app.conversations.turns.revise import Reviser, require_live
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
-from app.core.ids import ConversationId, TenantId, TurnId
-from app.core.jobs import JobQueue
+from app.core.ids import ConversationId, TurnId
 from app.settings.conversations import LimitSettings
-from app.tenancy.schemas import Caller, IdempotencyKey, job_caller
+from app.tenancy.schemas import Caller, IdempotencyKey
 from app.tenancy.service import Tenancy
-
-LEASE_EXPIRED = "lease_expired"
-TRASHED = "conversation_trashed"
-_ABORTED_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +56,21 @@ class TurnFinalizer:
         database: Database,
         *,
         tenancy: Tenancy,
-        appender: Appender,
-        reviser: Reviser,
+        writer: TurnWriter,
+        replacer: TurnReplacer,
+        aborter: TurnAborter,
         holder: UUID,
         publisher: EventPublisher,
         limits: LimitSettings,
-        jobs: JobQueue,
     ) -> None:
         self._database = database
         self._idempotency = tenancy.idempotency
-        self._appender = appender
-        self._reviser = reviser
+        self._writer = writer
+        self._replacer = replacer
+        self._aborter = aborter
         self._holder = holder
         self._publisher = publisher
         self._limits = limits
-        self._jobs = jobs
 
     async def commit(self, caller: Caller, buffer: OpenTurnBuffer, *, ending: Ending) -> TurnRow:
         """Store an open turn with all taken text. The caller has its `end_lock`, so nothing is flushed meanwhile."""
@@ -97,7 +90,7 @@ class TurnFinalizer:
             supersedes=row.supersedes,
             created_at=row.created_at,
         )
-        [item] = await self._appender.prepare_turns(caller, [draft])
+        [item] = await self._writer.prepare_turns(caller, [draft])
         async with self._database.transaction(caller.tenant_id) as tx:
             head = await lock_conversation(caller, tx, buffer.conversation_id)
             await self._require_holder(caller, tx, buffer, lock=True)
@@ -120,18 +113,23 @@ class TurnFinalizer:
         """Store a turn: as a revision, at the position that it has reserved, or as the newest one."""
         conversation_id = ConversationId(head.id)
         if position is not None:
-            return await self._reviser.insert(caller, tx, head, item, position=position)
+            return await self._replacer.insert(caller, tx, head, item, position=position)
         if item.draft.supersedes is None:
             await check_answers(caller, tx, conversation_id, [item], root="")
-            return (await self._appender.write_last(caller, tx, head, [item])).rows[0]
+            return (await self._writer.write_last(caller, tx, head, [item])).rows[0]
         old = await get_turn(caller, tx, conversation_id, TurnId(item.draft.supersedes))
         require_live(old)
-        return (await self._reviser.replace(caller, tx, head, old, item)).row
+        return (await self._replacer.replace(caller, tx, head, old, item)).row
 
     async def commit_all(
-        self, caller: Caller, buffers: Sequence[OpenTurnBuffer], *, items: Sequence[PreparedTurn],
-        replaced: TurnReplacement | None, idempotency_key: IdempotencyKey | None,
-    ) -> list[TurnRow]:  # fmt: skip
+        self,
+        caller: Caller,
+        buffers: Sequence[OpenTurnBuffer],
+        *,
+        items: Sequence[PreparedTurn],
+        replaced: TurnReplacement | None,
+        idempotency_key: IdempotencyKey | None,
+    ) -> list[TurnRow]:
         """Store open turns of one conversation in one transaction, with the content of `items`, which have their ids.
 
         With `replaced` there is one item, which supersedes that turn.
@@ -147,13 +145,13 @@ class TurnFinalizer:
             if replaced is None:
                 *messages, _ = [item.draft for item in items]
                 await check_answers(caller, tx, conversation_id, items, of_history=results_of_history(messages))
-                rows = list((await self._appender.write_last(caller, tx, head, items)).rows)
+                rows = list((await self._writer.write_last(caller, tx, head, items)).rows)
             else:
                 old = await get_turn(caller, tx, conversation_id, replaced.turn_id)
                 require_live(old)
                 require_seq(head, replaced.truncate_after_seq)
                 and_after = replaced.truncate_after_seq is not None
-                rows = [(await self._reviser.replace(caller, tx, head, old, items[0], truncate_after=and_after)).row]
+                rows = [(await self._replacer.replace(caller, tx, head, old, items[0], truncate_after=and_after)).row]
             record_turns(tx, caller, Action.TURN_COMMIT, rows)
             await self._idempotency.store_result(caller, tx, idempotency_key, turn_ids(rows), is_new=False)
             for buffer in buffers:
@@ -183,7 +181,7 @@ class TurnFinalizer:
         """Abort an open turn with all taken text."""
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._require_holder(caller, tx, buffer, lock=True)
-            return await self._abort(
+            return await self._aborter.abort(
                 caller,
                 tx,
                 buffer.conversation_id,
@@ -191,79 +189,6 @@ class TurnFinalizer:
                 parts=await self._read_parts(tx, buffer),
                 reason=reason,
             )
-
-    async def _abort(
-        self,
-        caller: Caller,
-        tx: Transaction,
-        conversation_id: ConversationId,
-        turn_id: TurnId,
-        *,
-        parts: Mapping[str, str],
-        reason: str | None,
-    ) -> TurnRow:
-        row = await get_turn(caller, tx, conversation_id, turn_id)
-        content, calls, metadata = aborted_columns(row, parts, reason)
-        await stream_store.abort_turn(
-            tx, caller.tenant_id, turn_id, content=content, tool_calls=calls, metadata=metadata
-        )
-        await stream_store.delete_open(tx, caller.tenant_id, [turn_id])
-        record(
-            tx,
-            caller,
-            Action.TURN_ABORT,
-            ObjectKind.TURN,
-            turn_id,
-            conversation_id=conversation_id,
-            counts={"turns": 1},
-        )
-        # the retention of the conversation may have changed since the turn was opened
-        retention = await retention_store.find_retention(tx, caller.tenant_id, conversation_id)
-        if retention not in {None, Retention.FULL.value}:
-            await self._jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
-        self._publisher.publish_turn(tx, "ended", caller.tenant_id, conversation_id, turn_id=turn_id)
-        return await get_turn(caller, tx, conversation_id, turn_id)
-
-    async def abort_expired(self, tenant_id: TenantId, turn_id: TurnId, *, lease_s: float) -> bool:
-        """Abort an open turn if its lease has expired. Return False if it has not expired, or the turn has ended."""
-        async with self._database.transaction(tenant_id) as tx:
-            return await self.expire(tx, tenant_id, turn_id, lease_s=lease_s)
-
-    async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId, *, lease_s: float) -> bool:
-        """Abort an open turn in a given transaction if its lease has expired. Return as `abort_expired` does."""
-        stream = await stream_store.lock_stream(tx, tenant_id, turn_id)
-        if stream is None or stream.age_s <= lease_s:
-            return False
-        texts = (await stream_store.read_texts(tx, tenant_id, [turn_id])).get(turn_id, {})
-        await self._abort(
-            job_caller(tenant_id),
-            tx,
-            ConversationId(stream.conversation_id),
-            turn_id,
-            parts=texts,
-            reason=LEASE_EXPIRED,
-        )
-        return True
-
-    async def abort_open(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> None:
-        """Abort the open turns of a conversation, whose head is locked, with their durable text."""
-        while opened := await stream_store.list_open(tx, caller.tenant_id, conversation_id, limit=_ABORTED_AT_ONCE):
-            turn_ids = [TurnId(row.id) for row, _ in opened]
-            await self.abort_these(caller, tx, conversation_id, turn_ids, reason=TRASHED)
-
-    async def abort_these(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_ids: Sequence[TurnId], *,
-        reason: str,
-    ) -> None:  # fmt: skip
-        """Abort those turns of a conversation, whose head is locked, that are open, with their durable text."""
-        opened: list[TurnId] = []
-        for turn_id in sorted(turn_ids):
-            stream = await stream_store.lock_stream(tx, caller.tenant_id, turn_id)
-            if stream is not None and stream.conversation_id == conversation_id:
-                opened.append(turn_id)
-        texts = await stream_store.read_texts(tx, caller.tenant_id, opened)
-        for turn_id in opened:
-            await self._abort(caller, tx, conversation_id, turn_id, parts=texts.get(turn_id, {}), reason=reason)
 
 
 def not_open_error(row: TurnRow) -> AppError:

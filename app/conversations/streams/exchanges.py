@@ -18,12 +18,13 @@ from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.frames import Opening, OpenTurn
 from app.conversations.schemas.responses import ResponseRequest
 from app.conversations.stores.conversation_store import TurnRow
+from app.conversations.streams.abort import TurnAborter
 from app.conversations.streams.buffer import OpenTurnBuffer
 from app.conversations.streams.commit import TurnFinalizer, TurnReplacement
 from app.conversations.streams.flush import Flusher
 from app.conversations.streams.open import TurnOpener
-from app.conversations.turns.append import Appender, check_answers, results_of_history
 from app.conversations.turns.placement import PreparedTurn
+from app.conversations.turns.turn_writer import TurnWriter, check_answers, results_of_history
 from app.conversations.views import turn_view
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Invalid
@@ -59,8 +60,9 @@ class Exchanges:
         database: Database,
         *,
         tenancy: Tenancy,
-        appender: Appender,
+        writer: TurnWriter,
         opener: TurnOpener,
+        aborter: TurnAborter,
         finalizer: TurnFinalizer,
         flusher: Flusher,
         make_buffer: BufferFactory,
@@ -69,7 +71,8 @@ class Exchanges:
         self._database = database
         self._idempotency = tenancy.idempotency
         self._quotas = tenancy.quotas
-        self._appender = appender
+        self._writer = writer
+        self._aborter = aborter
         self._opener = opener
         self._finalizer = finalizer
         self._flusher = flusher
@@ -78,10 +81,16 @@ class Exchanges:
         self._log = get_logger()
 
     async def open(
-        self, caller: Caller, conversation_id: ConversationId, *, messages: Sequence[tuple[str, TurnInput]],
-        answer: OpenTurn, replaced: TurnReplacement | None = None, idempotency_key: IdempotencyKey | None = None,
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        messages: Sequence[tuple[str, TurnInput]],
+        answer: OpenTurn,
+        replaced: TurnReplacement | None = None,
+        idempotency_key: IdempotencyKey | None = None,
         response: ResponseRequest | None = None,
-    ) -> Exchange:  # fmt: skip
+    ) -> Exchange:
         """Open messages, each with its pointer in the request, and the answer to them.
 
         An answer that replaces another (`replaced`) has no messages. With `response` the answer is also stored as a
@@ -90,7 +99,7 @@ class Exchanges:
         follows.
         """
         caller.require(Scope.WRITE)
-        self._appender.require_quota(caller)
+        self._writer.require_quota(caller)
         now = datetime.now(UTC)
         max_messages = self._limits.max_turns_per_append - 1
         if len(messages) > max_messages:
@@ -130,15 +139,21 @@ class Exchanges:
         )
 
     async def _check_answers(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId,
-        messages: Sequence[tuple[str, TurnInput]], drafts: Sequence[Draft],
-    ) -> None:  # fmt: skip
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        messages: Sequence[tuple[str, TurnInput]],
+        drafts: Sequence[Draft],
+    ) -> None:
         """Check tool results as an append does; errors name the messages by their pointers."""
         prepared = [PreparedTurn(draft, b"", b"", 0, None) for draft in drafts]
         try:
             await check_answers(caller, tx, conversation_id, prepared, of_history=results_of_history(drafts))
         except Invalid as error:
-            raise Invalid(error.code, error.detail, fields=[_renamed(one, messages) for one in error.fields]) from None
+            raise Invalid(
+                error.code, error.detail, fields=[_renamed(problem, messages) for problem in error.fields]
+            ) from None
 
     async def _insert_response(
         self, caller: Caller, tx: Transaction, row: TurnRow, response: ResponseRequest, drafts: Sequence[Draft]
@@ -177,7 +192,7 @@ class Exchanges:
             # taken first: from here on the exchange cannot be aborted
             for buffer in buffers:
                 await stack.enter_async_context(buffer.end_lock)
-            items = await self._appender.prepare_turns(caller, drafts)
+            items = await self._writer.prepare_turns(caller, drafts)
             for buffer in buffers:
                 await buffer.wait_for_write()
             rows = await self._finalizer.commit_all(
@@ -221,7 +236,7 @@ class Exchanges:
         caller.require(Scope.WRITE)
         async with self._database.transaction(caller.tenant_id) as tx:
             await lock_conversation(caller, tx, conversation_id)
-            await self._finalizer.abort_these(caller, tx, conversation_id, turn_ids, reason=reason)
+            await self._aborter.abort_these(caller, tx, conversation_id, turn_ids, reason=reason)
 
     def renew(self, exchange: Exchange, *, now: float) -> None:
         """Mark the exchange as active, so that its leases are renewed."""

@@ -335,10 +335,10 @@ class Flusher:
         unsure = [buffer for buffer in turns if buffer.is_uncertain]
         if not unsure:
             return
-        found = await stream_store.durable_lengths(tx, tenant_id, [buffer.turn_id for buffer in unsure])
+        lengths = await stream_store.durable_lengths(tx, tenant_id, [buffer.turn_id for buffer in unsure])
         for buffer in unsure:
             before = buffer.unflushed()
-            buffer.reconcile_durable({part: length for part, (length, _) in found.get(buffer.turn_id, {}).items()})
+            buffer.reconcile_durable({part: length for part, (length, _) in lengths.get(buffer.turn_id, {}).items()})
             self.unflushed -= before - buffer.unflushed()
 
     async def renew_lease(self, buffer: OpenTurnBuffer) -> None:

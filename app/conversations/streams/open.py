@@ -13,10 +13,11 @@ from app.conversations.find import get_turn, last_position, lock_conversation
 from app.conversations.schemas.frames import CONTENT, Offset, OpenedTurn, Opening
 from app.conversations.stores import conversation_store, stream_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.streams.abort import TurnAborter
 from app.conversations.streams.chunk_merge import new_turn
-from app.conversations.streams.commit import TurnFinalizer, not_open_error
+from app.conversations.streams.commit import not_open_error
 from app.conversations.streams.permissions import require_may_continue, turn_author
-from app.conversations.turns.revise import require_kept, require_live
+from app.conversations.turns.replace import require_kept, require_live
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Transaction
 from app.core.errors import Busy, Conflict, FieldError, InvalidFields, RateLimited
@@ -53,14 +54,14 @@ class TurnOpener:
         limits: LimitSettings,
         settings: StreamSettings,
         holder: UUID,
-        finalizer: TurnFinalizer,
+        aborter: TurnAborter,
         publisher: EventPublisher,
         tenancy: Tenancy,
     ) -> None:
         self._limits = limits
         self._settings = settings
         self._holder = holder
-        self._finalizer = finalizer
+        self._aborter = aborter
         self._publisher = publisher
         self._quotas = tenancy.quotas
 
@@ -79,24 +80,24 @@ class TurnOpener:
         `bound`: the binding of the caller's token. `beside`: the number of turns of the conversation that were opened
         together with it, and do not count for the limits.
         """
-        given, position = opening.turn, None
+        turn, position = opening.turn, None
         head = await lock_conversation(caller, tx, conversation_id)
-        if given.id is not None:
-            known = (await conversation_store.find_turns(tx, caller.tenant_id, [given.id])).get(given.id)
-            if known is not None:
-                row = await self._find_reopened(caller, tx, conversation_id, known, opening)
+        if turn.id is not None:
+            stored = (await conversation_store.find_turns(tx, caller.tenant_id, [turn.id])).get(turn.id)
+            if stored is not None:
+                row = await self._find_reopened(caller, tx, conversation_id, stored, opening)
                 require_may_continue(bound, turn_author(row))
                 return RequestResult(row, is_new=False)
         self._quotas.require(caller)
-        if given.supersedes is not None:
+        if turn.supersedes is not None:
             # Before the turns are counted: an expired turn is aborted here, and then does not count.
-            await self._require_supersedable(caller, tx, head, TurnId(given.supersedes))
+            await self._require_supersedable(caller, tx, head, TurnId(turn.supersedes))
         actor = None if bound is None else bound.actor
         await self._require_capacity(caller, tx, conversation_id, actor, beside=beside)
         if opening.position == "opened":
             position = await _reserve_position(caller, tx, head, opening)
-        draft = make_draft(new_turn(given), limits=self._limits, now=head.now)
-        row = _pending_row(head, draft, given.supersedes)._replace(position=position)
+        draft = make_draft(new_turn(turn), limits=self._limits, now=head.now)
+        row = _pending_row(head, draft, turn.supersedes)._replace(position=position)
         await conversation_store.insert_turns(tx, caller.tenant_id, [row])
         await self._insert_stream(caller, tx, row, opening.writer)
         record(
@@ -139,17 +140,17 @@ class TurnOpener:
         self._publisher.publish_turn(tx, "opened", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=1)
 
     async def _find_reopened(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, known: TurnRow, opening: Opening
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, stored: TurnRow, opening: Opening
     ) -> TurnRow:
         """Return the turn that an earlier call of this opening made. Raises Conflict for any other turn of its id."""
-        stream = await stream_store.find_stream(tx, caller.tenant_id, TurnId(known.id))
-        if stream is None or known.conversation_id != conversation_id or stream.writer != opening.writer:
+        stream = await stream_store.find_stream(tx, caller.tenant_id, TurnId(stored.id))
+        if stream is None or stored.conversation_id != conversation_id or stream.writer != opening.writer:
             raise Conflict(
                 "turn_id_conflict",
                 "Another turn has this id, or the turn has ended; nothing was stored.",
                 fields=[FieldError("/turn/id", "a turn of this id exists")],
             )
-        return known
+        return stored
 
     async def _require_supersedable(
         self, caller: Caller, tx: Transaction, head: ConversationRow, turn_id: TurnId
@@ -160,7 +161,7 @@ class TurnOpener:
             raise InvalidFields([problem])
         if old.status == "pending":
             # its lease may have expired before the periodic sweep aborts it
-            await self._finalizer.expire(tx, caller.tenant_id, turn_id, lease_s=self._settings.stream_lease_s)
+            await self._aborter.expire(tx, caller.tenant_id, turn_id)
             old = await get_turn(caller, tx, ConversationId(head.id), turn_id)
         require_live(old)
         require_kept(head, old, truncate_after=False)
@@ -171,8 +172,8 @@ class TurnOpener:
         stream = await stream_store.find_stream(tx, caller.tenant_id, turn_id)
         if stream is None:
             raise not_open_error(row)
-        found = (await stream_store.durable_lengths(tx, caller.tenant_id, [turn_id])).get(turn_id, {})
-        lengths = {part: length for part, (length, _) in found.items()}
+        stored = (await stream_store.durable_lengths(tx, caller.tenant_id, [turn_id])).get(turn_id, {})
+        lengths = {part: length for part, (length, _) in stored.items()}
         left_s = max(0.0, self._settings.stream_lease_s - stream.age_s)
         opened = OpenedTurn(
             turn=turn_view_for(caller, row),
@@ -182,7 +183,7 @@ class TurnOpener:
             parts=[Offset(part=part, durable_offset=length, offset=length) for part, length in lengths.items()],
             lease_expires_at=datetime.now(UTC) + timedelta(seconds=left_s),
         )
-        return StoredOpenTurn(opened, sum(size for _, size in found.values()))
+        return StoredOpenTurn(opened, sum(size for _, size in stored.values()))
 
     async def _require_capacity(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None, *, beside: int

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
+from uuid import UUID
 
 from app.conversations.drafts import make_draft
 from app.conversations.events import EventPublisher
@@ -28,6 +29,7 @@ from app.conversations.schemas.frames import (
 from app.conversations.stores import stream_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.streams import access
+from app.conversations.streams.abort import TurnAborter
 from app.conversations.streams.access import StreamCall, contention_error
 from app.conversations.streams.buffer import OpenPartBuffer, OpenTurnBuffer, StreamKey, StreamListener, fenced_error
 from app.conversations.streams.chunk_merge import new_turn
@@ -38,13 +40,11 @@ from app.conversations.streams.handover import StreamHandover
 from app.conversations.streams.open import TurnOpener
 from app.conversations.streams.permissions import permitted_opening, require_may_continue, turn_author
 from app.conversations.streams.take_over import MAX_TAKE_OVERS, TurnTakeOver
-from app.conversations.turns.append import Appender
-from app.conversations.turns.revise import Reviser
+from app.conversations.turns.turn_writer import TurnWriter
 from app.conversations.views import turn_view_for
-from app.core.database.transactions import Database, Transaction
+from app.core.database.transactions import Database
 from app.core.errors import AppError, Conflict, FieldError, InvalidFields, TooLarge, Unavailable
-from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
-from app.core.jobs import JobQueue
+from app.core.ids import ConversationId, TurnId, format_id
 from app.core.telemetry import error_type, get_logger
 from app.formats.schemas import Role
 from app.settings import Settings
@@ -69,36 +69,57 @@ class Streams:
         ops: Database,
         *,
         tenancy: Tenancy,
-        appender: Appender,
-        reviser: Reviser,
+        writer: TurnWriter,
+        aborter: TurnAborter,
+        finalizer: TurnFinalizer,
+        opener: TurnOpener,
         publisher: EventPublisher,
         settings: Settings,
-        jobs: JobQueue,
+        holder: UUID,
     ) -> None:
+        """`holder` is the id of this process as the holder of open turns."""
         self._database = database
         self._ops = ops
         self._idempotency = tenancy.idempotency
+        self._aborter = aborter
         self._publisher = publisher
-        self._limits = limits = settings.limits
+        self._limits = settings.limits
         self._settings = streams = settings.streams
         self._wait_s = settings.database.database_timeout_s
-        self._holder = new_uuid()
         self._buffers: dict[StreamKey, OpenTurnBuffer] = {}
-        self.finalizer = TurnFinalizer(database, tenancy=tenancy, appender=appender, reviser=reviser,
-                                        holder=self._holder, publisher=publisher, limits=limits,
-                                        jobs=jobs)  # fmt: skip
-        self._opener = TurnOpener(limits=limits, settings=streams, holder=self._holder, finalizer=self.finalizer,
-                                  publisher=publisher, tenancy=tenancy)  # fmt: skip
-        self._flusher = Flusher(database, self._buffers, holder=self._holder, settings=streams)  # fmt: skip
-        self.handover = StreamHandover(database, self._buffers, holder=self._holder, publisher=publisher,
-                                 flusher=self._flusher, wait_s=_HANDOVER_S)  # fmt: skip
+        self._finalizer = finalizer
+        self._opener = opener
+        self._flusher = Flusher(database, self._buffers, holder=holder, settings=streams)
+        self.handover = StreamHandover(
+            database,
+            self._buffers,
+            holder=holder,
+            publisher=publisher,
+            flusher=self._flusher,
+            wait_s=_HANDOVER_S,
+        )
         """Transfers open turns between processes."""
-        self._takes = TurnTakeOver(database, self._buffers, holder=self._holder, opener=self._opener,
-                                   flusher=self._flusher, handover=self.handover, publisher=publisher,
-                                   settings=streams)  # fmt: skip
-        self.exchanges = Exchanges(database, tenancy=tenancy, appender=appender, opener=self._opener,
-                                   finalizer=self.finalizer, flusher=self._flusher,
-                                   make_buffer=self._takes.add_new_buffer, limits=limits)  # fmt: skip
+        self._takes = TurnTakeOver(
+            database,
+            self._buffers,
+            holder=holder,
+            opener=opener,
+            flusher=self._flusher,
+            handover=self.handover,
+            publisher=publisher,
+            settings=streams,
+        )
+        self.exchanges = Exchanges(
+            database,
+            tenancy=tenancy,
+            writer=writer,
+            opener=opener,
+            aborter=aborter,
+            finalizer=finalizer,
+            flusher=self._flusher,
+            make_buffer=self._takes.add_new_buffer,
+            limits=settings.limits,
+        )
         """Opens and commits messages together with their answer."""
         self._log = get_logger()
 
@@ -116,9 +137,14 @@ class Streams:
     # open
 
     async def open(
-        self, caller: Caller, conversation_id: ConversationId, *, opening: Opening,
-        listener: StreamListener | None = None, idempotency_key: IdempotencyKey | None = None,
-    ) -> RequestResult[OpenedTurn]:  # fmt: skip
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        opening: Opening,
+        listener: StreamListener | None = None,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> RequestResult[OpenedTurn]:
         """Open a turn.
 
         A `listener` gets the reports of the turn from now on, also if the turn was opened before.
@@ -133,10 +159,13 @@ class Streams:
         async def store() -> tuple[RequestResult[TurnRow], OpenedTurn]:
             async with self._database.transaction(caller.tenant_id) as tx:
                 result = await self._idempotency.run_once(
-                    caller, tx, idempotency_key, result_ids=lambda row: [row.id],
+                    caller,
+                    tx,
+                    idempotency_key,
+                    result_ids=lambda row: [row.id],
                     run=lambda: self._opener.open(caller, tx, conversation_id, opening, bound=bound),
                     read=lambda caller, tx, ids: get_turn(caller, tx, conversation_id, TurnId(ids[0])),
-                )  # fmt: skip
+                )
                 return result, (await self._opener.read(caller, tx, result.value)).turn
 
         result, opened = await name_conflict(store)
@@ -349,9 +378,9 @@ class Streams:
         await self._flusher.renew_lease(buffer)
         try:
             if isinstance(end, Ending):
-                row = await self.finalizer.commit(caller, buffer, ending=end)
+                row = await self._finalizer.commit(caller, buffer, ending=end)
             else:
-                row = await self.finalizer.abort(caller, buffer, reason=end.reason)
+                row = await self._finalizer.abort(caller, buffer, reason=end.reason)
         except Conflict as error:
             if error.code in _ENDED_CODES:
                 self._flusher.drop(buffer, error)
@@ -370,10 +399,6 @@ class Streams:
         # the buffer may be outdated: the rows decide who writes
         return await self._takes.take_over(call)
 
-    async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> bool:
-        """Abort an open turn in a given transaction if its lease has expired. Return False if it has not."""
-        return await self.finalizer.expire(tx, tenant_id, turn_id, lease_s=self._settings.stream_lease_s)
-
     async def abort_expired(self) -> int:
         """Abort the open turns of all tenants whose leases have expired, and return their number."""
         lease_s = self._settings.stream_lease_s
@@ -382,7 +407,8 @@ class Streams:
         ended = 0
         for tenant_id, turn_id in expired:
             try:
-                ended += await self.finalizer.abort_expired(tenant_id, turn_id, lease_s=lease_s)
+                async with self._database.transaction(tenant_id) as tx:
+                    ended += await self._aborter.expire(tx, tenant_id, turn_id)
             except Exception as error:  # noqa: BLE001 - the others are aborted anyway
                 code = error.code if isinstance(error, AppError) else "internal_error"
                 self._log.error(

@@ -144,9 +144,13 @@ class TurnTakeOver:
                     self._flusher.wake()
 
     async def _resume_after(
-        self, call: StreamCall, resuming: Resuming, listener: StreamListener | None, unresponsive: UUID | None,
+        self,
+        call: StreamCall,
+        resuming: Resuming,
+        listener: StreamListener | None,
+        unresponsive: UUID | None,
         buffer: OpenTurnBuffer | None,
-    ) -> OpenedTurn | UUID:  # fmt: skip
+    ) -> OpenedTurn | UUID:
         """Resume a turn of which this process has this buffer; the caller has its `end_lock`."""
         caller, turn_id, conversation_id = call.caller, call.key.turn_id, call.key.conversation_id
         sent: Sequence[SentChunk] = ()

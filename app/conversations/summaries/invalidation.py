@@ -70,14 +70,14 @@ async def invalidate(
         return False
     conversation_id = ConversationId(head.id)
     # Look after the mark too: if a summary was deleted, the summaries after that gap are still valid.
-    found = await summary_store.list_from_position(tx, caller.tenant_id, conversation_id, position=first)
-    if not found and first > head.summarized_position and not recount:
+    summaries = await summary_store.list_from_position(tx, caller.tenant_id, conversation_id, position=first)
+    if not summaries and first > head.summarized_position and not recount:
         return False
     places, ids = {position for _, position in changed}, {turn_id for turn_id, _ in changed}
     deleted = {
-        row.id for row in found if and_after or _uses_positions(row, places) or (is_new and _is_around(row, places))
+        row.id for row in summaries if and_after or _uses_positions(row, places) or (is_new and _is_around(row, places))
     }
-    for row in found:
+    for row in summaries:
         if row.id not in deleted and any(line.turn_id in ids for line in row.lines):
             left = [line for line in row.lines if line.turn_id not in ids]
             await summary_store.set_lines(tx, caller.tenant_id, row.id, lines=left)
@@ -100,11 +100,11 @@ async def list_retained_tombstones(
     if not emptied:
         return []
     first = min(position for _, position in emptied)
-    found = await summary_store.list_from_position(tx, caller.tenant_id, ConversationId(head.id), position=first)
+    summaries = await summary_store.list_from_position(tx, caller.tenant_id, ConversationId(head.id), position=first)
     return [
         (row.id, position)
         for row, position in emptied
-        if any(one.rev < row.rev and _uses_positions(one, {position}) for one in found)
+        if any(summary.rev < row.rev and _uses_positions(summary, {position}) for summary in summaries)
     ]
 
 

@@ -25,7 +25,7 @@ from app.conversations.schemas.summaries import (
     Undone,
     ValidSummaries,
 )
-from app.conversations.stores import conversation_store, retention_store, summary_store, turn_store
+from app.conversations.stores import retention_store, summary_store, turn_list_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow
 from app.conversations.stores.summary_store import SummaryRow
 from app.conversations.summaries.invalidation import (
@@ -99,8 +99,8 @@ class Summaries:
         scope = f"summaries|{caller.tenant_id}|{conversation_id}|{include_replaced}|{newest_first}"
         after: tuple[int, UUID] | None = None
         if cursor is not None:
-            position, last = self._cursors.read(scope, cursor)
-            after = (int(position), UUID(str(last)))
+            position, last_id = self._cursors.read(scope, cursor)
+            after = (int(position), UUID(str(last_id)))
 
         async def read(tx: Transaction) -> list[SummaryRow]:
             await require_reachable(caller, tx, conversation_id)
@@ -162,11 +162,6 @@ class Summaries:
             raise result_deleted()
         return [summary_view_for(caller, rows[summary_id]) for summary_id in summary_ids]
 
-    async def by_id(self, caller: Caller, tx: Transaction, *, summary_ids: Sequence[UUID]) -> dict[UUID, Summary]:
-        """Return the valid summaries with these ids, in the caller's transaction."""
-        found = await summary_store.find(tx, caller.tenant_id, summary_ids)
-        return {key: summary_view(row) for key, row in found.items() if row.replaced_by is None}
-
     async def list_valid(self, caller: Caller, conversation_id: ConversationId) -> ValidSummaries:
         """Return how far a conversation is summarised, and its valid summaries. Raises NotFound."""
         async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
@@ -185,21 +180,20 @@ class Summaries:
         """Return the live turns between two positions (both exclusive), the oldest first."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await require_reachable(caller, tx, conversation_id)
-            found = await conversation_store.list_turns(
+            read = await turn_list_store.list_turns(
                 tx,
                 caller.tenant_id,
                 conversation_id,
                 newest_first=False,
                 after=after,
                 before=before,
-                actors=None,
                 limit=limit + 1,
                 max_bytes=self._max_bytes,
                 with_erased=False,
             )
-        rows = found.rows[:limit]
+        rows = read.rows[:limit]
         turns = [SourceTurn(row.id, canonical_turn(row), row.content_hash or b"", row.model) for row in rows]
-        return LimitedList(turns, found.cut or len(found.rows) > limit)
+        return LimitedList(turns, read.cut or len(read.rows) > limit)
 
     async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Enqueue a job that makes the summaries that are due in a conversation."""
@@ -215,14 +209,14 @@ class Summaries:
         count, after = 0, (UUID(int=0), UUID(int=0))
         while True:
             async with self._ops.across_tenants() as tx:
-                found = await summary_store.list_highlighted(
+                highlighted = await summary_store.list_highlighted(
                     tx, model=model, default=default, after=after, limit=_CONVERSATIONS
                 )
-                for tenant_id, conversation_id in found:
+                for tenant_id, conversation_id in highlighted:
                     await self._jobs.enqueue(tx, tenant_id, [compact_job(conversation_id, priority=-1)])
-            if not found:
+            if not highlighted:
                 return count
-            count, after = count + len(found), found[-1]
+            count, after = count + len(highlighted), highlighted[-1]
 
     async def postpone(
         self,
@@ -264,9 +258,14 @@ class Summaries:
             await self._retain(caller, tx, conversation_id, draft)
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
             record(
-                tx, caller, Action.SUMMARY_CREATE, ObjectKind.SUMMARY, summary_id, conversation_id=conversation_id,
+                tx,
+                caller,
+                Action.SUMMARY_CREATE,
+                ObjectKind.SUMMARY,
+                summary_id,
+                conversation_id=conversation_id,
                 counts={"summaries": 1},
-            )  # fmt: skip
+            )
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
             self._publisher.outbox.record(
                 tx, caller.tenant_id, EventType.SUMMARY_CREATED, [summary_id], conversation_id=conversation_id
@@ -307,8 +306,8 @@ class Summaries:
         if head.summarized_position != draft.position:
             return "moved"
         ids = [*draft.replaces, *([] if draft.shortens is None else [draft.shortens])]
-        known = await summary_store.find(tx, caller.tenant_id, ids) if ids else {}
-        if len(known) != len(ids) or any(row.replaced_by is not None for row in known.values()):
+        stored = await summary_store.find(tx, caller.tenant_id, ids) if ids else {}
+        if len(stored) != len(ids) or any(row.replaced_by is not None for row in stored.values()):
             return "moved"
         locked = await turn_store.lock_turns(tx, caller.tenant_id, list(draft.sources))
         if locked != dict(draft.sources):
@@ -361,14 +360,19 @@ class Summaries:
             await update_summary_mark(caller, tx, head, rev=rev)
             after = await get_conversation(caller, tx, conversation_id)
             record(
-                tx, caller, Action.CONVERSATION_UNDO_COMPACT, ObjectKind.SUMMARY, newest.id,
-                conversation_id=conversation_id, counts={"summaries": 1},
-            )  # fmt: skip
+                tx,
+                caller,
+                Action.CONVERSATION_UNDO_COMPACT,
+                ObjectKind.SUMMARY,
+                newest.id,
+                conversation_id=conversation_id,
+                counts={"summaries": 1},
+            )
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return Undone(
             conversation_id=format_id(conversation_id),
             undone=format_id(newest.id),
-            restored=[format_id(one) for one in restored],
+            restored=[format_id(summary_id) for summary_id in restored],
             summarized_through=None if after.summarized_through is None else format_id(after.summarized_through),
             rev=rev,
         )

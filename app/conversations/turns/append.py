@@ -1,79 +1,59 @@
-"""Appends turns: computes as much as possible with no transaction open, then stores everything in one.
-
-The head is locked before any lookup, so that the rows found stay valid until the commit.
-"""
+"""Appends turns: computes as much as possible with no transaction open, then stores everything in one."""
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
 from uuid import UUID
 
 from pydantic import JsonValue
 
-from app.audit.schemas import Action, ObjectKind
-from app.audit.service import record, single
-from app.conversations.derived_titles import DerivedTitles, title_of_new
-from app.conversations.drafts import Draft, is_much, make_drafts
-from app.conversations.events import EventPublisher
+from app.audit.schemas import Action
+from app.conversations.drafts import is_much, make_drafts
 from app.conversations.find import lock_conversation, name_conflict
-from app.conversations.hash_chain import content_hash, new_salt
-from app.conversations.policies import facts_job
 from app.conversations.schemas.append import IndexTime
 from app.conversations.schemas.conversations import AppendResult, TurnInput
-from app.conversations.stores import conversation_store, retention_store, turn_store
+from app.conversations.stores import conversation_store, retention_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
-from app.conversations.summaries.invalidation import compact_job, is_due
-from app.conversations.turns.placement import PlacedTurns, PreparedTurn, is_searchable, new_participants, place
+from app.conversations.turns.placement import PlacedTurns, PreparedTurn
+from app.conversations.turns.turn_writer import (
+    TurnWriter,
+    check_answers,
+    record_turns,
+    require_seq,
+    require_unerased,
+    same_turn,
+    turn_ids,
+)
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import Conflict, FieldError, Invalid
+from app.core.errors import Conflict, FieldError
 from app.core.ids import ConversationId, format_id
-from app.core.outbox import EventType
-from app.core.threads import map_in_threads
-from app.formats.schemas import Role, TokenCounter
-from app.index.schemas import IndexDocument
-from app.index.service import SearchIndex
 from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, result_deleted
 from app.tenancy.service import Tenancy
 
-_UNCALLED: Final = (
-    "No turn before it made this call. Send the assistant's message that made it before the result, or leave the"
-    " result out."
-)
 
-
-class Appender:
+class AppendService:
     """The append path of conversations."""
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        tenancy: Tenancy,
-        index: SearchIndex,
-        counter: TokenCounter,
-        limits: LimitSettings,
-        session_gap_s: int,
-        publisher: EventPublisher,
-        titles: DerivedTitles,
-    ) -> None:
+    def __init__(self, database: Database, *, tenancy: Tenancy, writer: TurnWriter, limits: LimitSettings) -> None:
         self._database = database
         self._idempotency = tenancy.idempotency
-        self._quotas = tenancy.quotas
-        self._index = index
-        self._counter = counter
+        self._writer = writer
         self._limits = limits
-        self._session_gap_s = session_gap_s
-        self._publisher = publisher
-        self._titles = titles
 
     async def append(
-        self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput], expected_seq: int | None,
-        vectors: IndexTime, idempotency_key: IdempotencyKey | None, is_import: bool, of_history: Collection[UUID] = (),
-    ) -> RequestResult[AppendResult]:  # fmt: skip
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turns: Sequence[TurnInput],
+        expected_seq: int | None,
+        vectors: IndexTime,
+        idempotency_key: IdempotencyKey | None,
+        is_import: bool,
+        of_history: Collection[UUID] = (),
+    ) -> RequestResult[AppendResult]:
         """Append turns, all or none. `is_import`: the conversation takes the times at which they were said.
 
         `of_history`: ids of turns whose results are stored without a call, too.
@@ -87,57 +67,38 @@ class Appender:
         if before is not None:
             return before
         if any(draft.id is None for draft in drafts):  # the others may be stored already: see `_store`
-            self.require_quota(caller)
-        prepared = await self.prepare_turns(caller, drafts, vectors=vectors)
+            self._writer.require_quota(caller)
+        prepared = await self._writer.prepare_turns(caller, drafts, vectors=vectors)
 
         async def store() -> RequestResult[Sequence[TurnRow]]:
             async with self._database.transaction(caller.tenant_id) as tx:
                 return await self._idempotency.run_once(
-                    caller, tx, idempotency_key, result_ids=turn_ids, read=self._read,
+                    caller,
+                    tx,
+                    idempotency_key,
+                    result_ids=turn_ids,
+                    read=self._read,
                     run=lambda: self._store(
                         caller, tx, conversation_id, prepared, expected_seq, is_import=is_import, of_history=of_history
                     ),
-                )  # fmt: skip
+                )
 
         stored = await name_conflict(store)
         contents = None if stored.is_replay else [item.draft.fields["content"] for item in prepared]
         return stored.with_value(_append_result(caller, stored.value, contents))
 
-    def require_quota(self, caller: Caller) -> None:
-        """Raise RateLimited `quota_exhausted` if the tenant may store no more today. For new turns, not for commits."""
-        self._quotas.require(caller)
-
     async def find_result(
         self, caller: Caller, idempotency_key: IdempotencyKey | None
     ) -> RequestResult[AppendResult] | None:
         """Return the stored result of an append with this key, or None."""
-        found = await self._idempotency.find_before(caller, idempotency_key, read=self._read)
-        return None if found is None else found.with_value(_append_result(caller, found.value))
+        result = await self._idempotency.find_before(caller, idempotency_key, read=self._read)
+        return None if result is None else result.with_value(_append_result(caller, result.value))
 
     async def _read(self, caller: Caller, tx: Transaction, turn_ids: Sequence[UUID]) -> Sequence[TurnRow]:
         rows = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids)
         if len(rows) != len(turn_ids):
             raise result_deleted()
         return [rows[turn_id] for turn_id in turn_ids]
-
-    async def prepare_turns(
-        self, caller: Caller, drafts: Sequence[Draft], *, vectors: IndexTime = IndexTime.NOW
-    ) -> list[PreparedTurn]:
-        """Count tokens, hash the stored fields and prepare the index entries, with no transaction open."""
-        worked = await map_in_threads(self._count_and_hash, drafts, size=lambda draft: draft.size)
-        now = datetime.now(UTC)
-        documents = [
-            IndexDocument(draft.text, draft.actor, draft.occurred_at or now) for draft in drafts if is_searchable(draft)
-        ]
-        prepared = iter(await self._index.prepare(caller, documents, deferred=vectors is IndexTime.DEFERRED))
-        return [
-            PreparedTurn(draft, salt, hashed, count, next(prepared) if is_searchable(draft) else None)
-            for draft, (count, salt, hashed) in zip(drafts, worked, strict=True)
-        ]
-
-    def _count_and_hash(self, draft: Draft) -> tuple[int, bytes, bytes]:
-        salt = new_salt()
-        return self._counter.count(draft.text), salt, content_hash(salt, draft.form(with_time=True))
 
     async def _store(
         self,
@@ -151,20 +112,20 @@ class Appender:
         of_history: Collection[UUID],
     ) -> RequestResult[Sequence[TurnRow]]:
         head = await lock_conversation(caller, tx, conversation_id)
-        known = await self._known(caller, tx, conversation_id, prepared)
-        fresh = [item for item in prepared if item.draft.id is None or item.draft.id not in known]
+        stored = await self._known(caller, tx, conversation_id, prepared)
+        fresh = [item for item in prepared if item.draft.id is None or item.draft.id not in stored]
         placed: PlacedTurns | None = None
         if fresh:
-            self.require_quota(caller)
+            self._writer.require_quota(caller)
             require_seq(head, expected_seq)
-            await check_answers(caller, tx, conversation_id, prepared, stored=known, of_history=of_history)
-            placed = await self.write_last(caller, tx, head, fresh)
+            await check_answers(caller, tx, conversation_id, prepared, stored=stored, of_history=of_history)
+            placed = await self._writer.write_last(caller, tx, head, fresh)
             record_turns(tx, caller, Action.TURN_APPEND, placed.rows)
             if is_import:
                 await self._backdate(caller, tx, head, placed.rows)
         new_rows = iter(placed.rows if placed else ())
         rows = [
-            known[item.draft.id] if item.draft.id is not None and item.draft.id in known else next(new_rows)
+            stored[item.draft.id] if item.draft.id is not None and item.draft.id in stored else next(new_rows)
             for item in prepared
         ]
         return RequestResult(rows, is_new=placed is not None)
@@ -177,66 +138,6 @@ class Appender:
             tx, caller.tenant_id, ConversationId(head.id), created_at=min(times), active_at=newest, is_first=True
         )
 
-    async def write_last(
-        self, caller: Caller, tx: Transaction, head: ConversationRow, prepared: Sequence[PreparedTurn], *,
-        position: int | None = None,
-    ) -> PlacedTurns:  # fmt: skip
-        """Store turns as the newest of a conversation, under the lock of its head; one turn at a reserved position."""
-        placed = place(head, prepared, session_gap_s=self._session_gap_s)
-        if position is not None:
-            placed = replace(placed, rows=[row._replace(position=position) for row in placed.rows])
-        await self.write(caller, tx, head, placed, [item.draft for item in prepared])
-        return placed
-
-    async def write(
-        self, caller: Caller, tx: Transaction, head: ConversationRow, placed: PlacedTurns, drafts: Sequence[Draft]
-    ) -> None:
-        """Store placed turns and their index entries under the lock of the head, and update the head."""
-        conversation_id = ConversationId(head.id)
-        await conversation_store.insert_turns(tx, caller.tenant_id, placed.rows)
-        due = is_due(head, turns=placed.turn_count, tokens=placed.token_count)
-        also = [compact_job(conversation_id)] if due else []
-        if head.facts.get("enabled"):
-            also.append(facts_job(conversation_id))
-        title = await title_of_new(caller, tx, head, placed.rows, drafts)
-        also.extend(self._titles.due(head, drafts, title))
-        entries, language = self._index.inherit_languages(placed.entries, before=head.language)
-        await self._index.write(caller, tx, entries=entries, also=also)
-        owner = await conversation_store.update_head(
-            tx,
-            caller.tenant_id,
-            conversation_id,
-            last_seq=placed.last_seq,
-            rev=placed.rev,
-            turn_count=placed.turn_count,
-            token_count=placed.token_count,
-            chain_hash=placed.chain,
-            session=placed.session,
-            last_occurred_at=placed.last_occurred_at,
-            language=language,
-            updated_at=placed.at,
-        )
-        if owner is not None and owner != head.owner:  # the owner was set while this append waited for the lock
-            await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=owner)
-        speakers, tools = new_participants(head, placed.rows)
-        is_stale = placed.at - head.listed_at >= conversation_store.ACTIVITY_GRAIN
-        if speakers or tools or is_stale or title is not None:
-            await conversation_store.update_activity(
-                tx,
-                caller.tenant_id,
-                conversation_id,
-                active_at=placed.at if is_stale else head.listed_at,
-                participants=speakers,
-                tools=tools,
-                title=title,
-            )
-        self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
-        self._publisher.outbox.record(
-            tx, caller.tenant_id, EventType.TURN_COMMITTED, turn_ids(placed.rows), conversation_id=conversation_id
-        )
-        size = sum(row.stored_bytes for row in placed.rows)
-        self._quotas.count(tx, caller.tenant_id, turns=len(placed.rows), size=size)
-
     async def _known(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, prepared: Sequence[PreparedTurn]
     ) -> dict[UUID, TurnRow]:
@@ -245,132 +146,35 @@ class Appender:
         if not ids:
             return {}
         # content is read only if it equals the request, so that it is never larger
-        known = await conversation_store.find_turns(tx, caller.tenant_id, ids, include_content=False)
+        stored = await conversation_store.find_turns(tx, caller.tenant_id, ids, include_content=False)
         for turn_number, item in enumerate(prepared):
-            if item.draft.id is not None and (row := known.get(item.draft.id)) is not None:
+            if item.draft.id is not None and (row := stored.get(item.draft.id)) is not None:
                 require_unerased(row, conversation_id, f"/turns/{turn_number}/id")
         wrong = [
             FieldError(f"/turns/{turn_number}/id", "a turn of this id has another body, or is of another conversation")
             for turn_number, item in enumerate(prepared)
             if item.draft.id is not None
-            and item.draft.id in known
-            and not same_turn(known[item.draft.id], item.draft, conversation_id)
+            and item.draft.id in stored
+            and not same_turn(stored[item.draft.id], item.draft, conversation_id)
         ]
         if wrong:
             raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.", fields=wrong)
-        return await conversation_store.find_turns(tx, caller.tenant_id, list(known)) if known else {}
-
-
-def record_turns(tx: Transaction, caller: Caller, action: Action, rows: Sequence[TurnRow]) -> None:
-    """Record in the audit that turns of one conversation were stored."""
-    last = rows[-1]
-    record(
-        tx, caller, action, ObjectKind.TURN, single(turn_ids(rows)), conversation_id=last.conversation_id,
-        seqs=(rows[0].seq or 0, last.seq or 0), head_hash=last.chain_hash, counts={"turns": len(rows)},
-    )  # fmt: skip
-
-
-def turn_ids(rows: Sequence[TurnRow]) -> list[UUID]:
-    """Return the ids of turns."""
-    return [row.id for row in rows]
-
-
-def require_seq(head: ConversationRow, expected_seq: int | None) -> None:
-    """Raise Conflict `conversation_advanced` if the conversation is not at `expected_seq`."""
-    if expected_seq is not None and expected_seq != head.last_seq:
-        raise Conflict(
-            "conversation_advanced",
-            "The conversation is not at the expected seq; read on from it and decide again.",
-            fields=[FieldError("/expected_seq", "not the conversation's seq")],
-            extra={"seq": head.last_seq},
-        )
-
-
-def require_unerased(row: TurnRow, conversation_id: ConversationId, pointer: str) -> None:
-    """Raise Conflict `turn_erased` if a turn that is sent again was erased: it stays erased."""
-    if row.conversation_id == conversation_id and row.erased_at is not None:
-        raise Conflict(
-            "turn_erased",
-            "A turn of this id was stored and has been erased since; nothing was stored.",
-            fields=[FieldError(pointer, "the turn of this id is erased")],
-        )
-
-
-async def check_answers(
-    caller: Caller,
-    tx: Transaction,
-    conversation_id: ConversationId,
-    prepared: Sequence[PreparedTurn],
-    *,
-    root: str | None = None,
-    before: int | None = None,
-    stored: Collection[UUID] = (),
-    of_history: Collection[UUID] = (),
-) -> None:
-    """Raise Invalid unless every tool result answers an earlier call, and only once.
-
-    The call is in this append or in a live turn. `root`: the JSON pointer of a turn that is not in a list. `before`:
-    the position that this turn takes. `stored`: ids of turns that are already stored and are sent again. `of_history`:
-    ids of turns whose results are stored without a call, too. The codes are `tool_call_unknown` and
-    `tool_call_answered`.
-    """
-    ids = {call_id for item in prepared for call_id in item.draft.answered_ids}
-    if not ids:
-        return
-    is_answered = await turn_store.find_calls(tx, caller.tenant_id, conversation_id, sorted(ids), before=before)
-    uncalled: list[FieldError] = []
-    answered: list[FieldError] = []
-    for turn_number, item in enumerate(prepared):
-        if item.draft.id in stored:
-            continue
-        for number, call_id in enumerate(item.draft.answered_ids):
-            at = "tool_call_id" if item.draft.columns["tool_call_id"] else f"tool_results/{number}/tool_call_id"
-            pointer = f"{f'/turns/{turn_number}' if root is None else root}/{at}"
-            if item.draft.id in of_history:
-                is_answered[call_id] = True
-            elif call_id not in is_answered:
-                uncalled.append(FieldError(pointer, _UNCALLED))
-            elif is_answered[call_id]:
-                answered.append(FieldError(pointer, "This call has a result already. Leave this one out."))
-            else:
-                is_answered[call_id] = True
-        is_answered.update(dict.fromkeys(item.draft.call_ids, False))
-    if uncalled:
-        raise Invalid("tool_call_unknown", "A tool result has no call; nothing was stored.", fields=uncalled)
-    if answered:
-        raise Invalid("tool_call_answered", "A tool call has one result; nothing was stored.", fields=answered)
-
-
-def results_of_history(messages: Sequence[Draft]) -> list[UUID]:
-    """Return the ids of those tool turns of a request that other messages follow.
-
-    A client that sends its history cannot change it. So a result without a call is stored there, and no model is shown
-    it; the results at the end of a request must have calls, because the answer is about them.
-    """
-    newest = max((at for at, draft in enumerate(messages) if draft.role is not Role.TOOL), default=-1)
-    return [draft.id for draft in messages[: newest + 1] if draft.role is Role.TOOL and draft.id is not None]
-
-
-def same_turn(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bool:
-    """Return whether a stored turn has the same content as a draft, which a repeated id requires."""
-    if row.conversation_id != conversation_id or row.salt is None:
-        return False
-    return content_hash(row.salt, draft.form(with_time=draft.counts_time(row.created_at))) == row.content_hash
+        return await conversation_store.find_turns(tx, caller.tenant_id, list(stored)) if stored else {}
 
 
 def _append_result(
     caller: Caller, rows: Sequence[TurnRow], contents: Sequence[JsonValue] | None = None
 ) -> AppendResult:
     """Return the result of an append. `contents`: the contents of the rows, if they are already parsed."""
-    last = max(rows, key=lambda row: row.seq or 0)
+    newest_row = max(rows, key=lambda row: row.seq or 0)
     return AppendResult(
-        conversation_id=format_id(last.conversation_id),
+        conversation_id=format_id(newest_row.conversation_id),
         turns=[
             turn_view_for(caller, row, content=content)
             for row, content in zip(rows, contents or [None] * len(rows), strict=True)
         ],
-        seq=last.seq or 0,
-        rev=last.rev,
-        head_hash=(last.chain_hash or b"").hex(),
+        seq=newest_row.seq or 0,
+        rev=newest_row.rev,
+        head_hash=(newest_row.chain_hash or b"").hex(),
         sanitised=[],
     )

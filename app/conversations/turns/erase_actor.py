@@ -5,7 +5,7 @@ that writes again is found again.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -14,12 +14,10 @@ from app.conversations.events import EventPublisher
 from app.conversations.find import lock_conversation
 from app.conversations.stores import erasure_store
 from app.conversations.stores.erasure_store import ActorWindow
-from app.conversations.turns.erase import TurnErasure
+from app.conversations.turns.erase import ConversationEraser
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId
 from app.tenancy.schemas import Caller
-
-EraseTurns = Callable[[Caller, Transaction, ConversationId, Sequence[UUID]], Awaitable[TurnErasure]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +32,9 @@ class ActorStep:
 class ActorEraser:
     """Erases an actor's turns and name in steps, in the caller's transactions."""
 
-    def __init__(self, *, publisher: EventPublisher, erase_turns: EraseTurns) -> None:
+    def __init__(self, *, publisher: EventPublisher, eraser: ConversationEraser) -> None:
         self._publisher = publisher
-        self._erase_turns = erase_turns
+        self._eraser = eraser
 
     async def find(
         self,
@@ -65,7 +63,9 @@ class ActorEraser:
         turn_ids = await erasure_store.list_turns_of(tx, caller.tenant_id, conversation_id, actor=actor, limit=limit)
         emptied = Counter[str]()
         if turn_ids:
-            erasure = await self._erase_turns(caller, tx, conversation_id, turn_ids)
+            erasure = await self._eraser.erase_turns(
+                caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=True
+            )
             emptied["turns"] = len(turn_ids)
             rev = await erasure_store.rename_turns(tx, caller.tenant_id, conversation_id, erasure.turn_ids)
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)

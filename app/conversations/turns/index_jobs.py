@@ -6,13 +6,13 @@ no deadlock can occur.
 """
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from app.conversations.drafts import plain_text
 from app.conversations.schemas.conversations import turn_text
-from app.conversations.stores import conversation_store, summary_store, turn_store
+from app.conversations.stores import conversation_store, summary_store, turn_list_store, turn_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.stores.summary_store import SummaryRow
 from app.conversations.views import turn_view
@@ -22,7 +22,7 @@ from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.core.threads import pause_after_step
 from app.index.schemas import EntryKind, IndexDocument
-from app.index.service import SearchIndex, VectorBackfill
+from app.index.service import SearchIndex, VectorBackfill, VectorMaker
 from app.tenancy.schemas import Caller
 
 # turns per batch: this many long turns have a thousand vectors, this many short ones are one request
@@ -49,10 +49,11 @@ class _Source:
 class Indexing:
     """The derived writes of the index. Each can be repeated: work that is already done is skipped."""
 
-    def __init__(self, database: Database, *, index: SearchIndex) -> None:
+    def __init__(self, database: Database, *, index: SearchIndex, makers: Mapping[EntryKind, VectorMaker]) -> None:
+        """`makers` make the vectors of the entries of other packages."""
         self._database = database
         self._index = index
-        index.makers[EntryKind.SUMMARY] = self._make_of_summaries
+        self._makers: Mapping[EntryKind, VectorMaker] = {EntryKind.SUMMARY: self._make_of_summaries, **makers}
         self._log = get_logger()
 
     async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
@@ -70,7 +71,7 @@ class Indexing:
         refused: list[AppError] = []
         async for sources in self._sources(caller, backfill, lacking.get(EntryKind.TURN, ())):
             await self._make(caller, backfill, sources, refused)
-        for kind, make in self._index.makers.items():
+        for kind, make in self._makers.items():
             await make(caller, backfill, lacking.get(kind, ()))
         _raise_first(refused)
 
@@ -80,21 +81,21 @@ class Indexing:
         Handles some hundred entries in the order of ids, starting after `after`, and enqueues the job for the next
         ones. Raises an error of the embedder; vectors that were made before it are kept and not made again.
         """
-        made = 0
+        filled = 0
         for _ in range(_MAX_PASSES):
             async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
                 step = await backfill.find_lacking(caller, tx, after=after)
             began = time.monotonic()
             async for sources in self._sources(caller, backfill, step.lacking.get(EntryKind.TURN, ())):
-                made += await self._make(caller, backfill, sources, [])  # the backfill finds refused entries again
+                filled += await self._make(caller, backfill, sources, [])  # the backfill finds refused entries again
                 await pause_after_step(began)
                 began = time.monotonic()
-            for kind, make in self._index.makers.items():
-                made += await make(caller, backfill, step.lacking.get(kind, ()))
+            for kind, make in self._makers.items():
+                filled += await make(caller, backfill, step.lacking.get(kind, ()))
             after = step.after
-            if after is None or made >= _MAX_FILLED:
+            if after is None or filled >= _MAX_FILLED:
                 break
-        self._log.info("vectors.filled", tenant_id=caller.tenant_id, count=made, space_id=backfill.space.id)
+        self._log.info("vectors.filled", tenant_id=caller.tenant_id, count=filled, space_id=backfill.space.id)
         if after is not None:
             async with self._database.transaction(caller.tenant_id) as tx:
                 await backfill.enqueue_continuation(caller, tx, after=after)
@@ -125,11 +126,11 @@ class Indexing:
         """
         if not sources:
             return 0
-        vectors = await backfill.embed_each({one.id: one.pieces for one in sources}, refused)
+        vectors = await backfill.embed_each({source.id: source.pieces for source in sources}, refused)
         if not vectors or not self._index.spaces.still_needs(backfill):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
-            same = await self._lock_unchanged(caller, tx, [one for one in sources if one.id in vectors])
+            same = await self._lock_unchanged(caller, tx, [source for source in sources if source.id in vectors])
             # turns wait for the vectors of the space that is searched
             searched = self._index.spaces.searches(backfill)
             own = {turn_id: vectors[turn_id] for turn_id in same}
@@ -143,25 +144,27 @@ class Indexing:
         if not summary_ids:
             return 0
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await summary_store.find(tx, caller.tenant_id, list(summary_ids))
-        rows = [row for row in found.values() if _is_valid(row)]
-        made = 0
+            stored = await summary_store.find(tx, caller.tenant_id, list(summary_ids))
+        rows = [row for row in stored.values() if _is_valid(row)]
+        count = 0
         for start in range(0, len(rows), _TURNS):
-            some = {row.id: row for row in rows[start : start + _TURNS]}
-            pieces = await backfill.split_each({row.id: row.text or "" for row in some.values()})
+            summaries = {row.id: row for row in rows[start : start + _TURNS]}
+            pieces = await backfill.split_each({row.id: row.text or "" for row in summaries.values()})
             vectors = await backfill.embed_each(pieces, [])
             if not self._index.spaces.still_needs(backfill):
-                return made
+                return count
             async with self._database.transaction(caller.tenant_id) as tx:
-                for conversation_id in sorted({row.conversation_id for row in some.values()}):
+                for conversation_id in sorted({row.conversation_id for row in summaries.values()}):
                     await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
                 # summaries change only under the lock of the conversation's head
                 now = await summary_store.find(tx, caller.tenant_id, list(vectors))
-                same = {key: vectors[key] for key, row in now.items() if _is_valid(row) and row.text == some[key].text}
+                same = {
+                    key: vectors[key] for key, row in now.items() if _is_valid(row) and row.text == summaries[key].text
+                }
                 searched = self._index.spaces.searches(backfill)
                 await backfill.write(caller, tx, kind=EntryKind.SUMMARY, vectors=same, searched=searched)
-            made += len(same)
-        return made
+            count += len(same)
+        return count
 
     async def resolve_dates(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Resolve relative dates in turns, so that recall finds the turns by these dates."""
@@ -195,12 +198,12 @@ class Indexing:
         """
         asked = turn_ids[:_TURNS]
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await turn_store.find_ordered(tx, caller.tenant_id, asked, max_bytes=_BYTES)
+            turns = await turn_list_store.find_ordered(tx, caller.tenant_id, asked, max_bytes=_BYTES)
         # after a cut, continue after the last turn read; deleted turns are not read again
-        left = turn_ids[asked.index(found.rows[-1].id) + 1 :] if found.cut else turn_ids[_TURNS:]
+        left = turn_ids[asked.index(turns.rows[-1].id) + 1 :] if turns.cut else turn_ids[_TURNS:]
         live = [
             row
-            for row in found.rows
+            for row in turns.rows
             if row.status == "committed" and row.superseded_by is None and row.erased_at is None
         ]
         return live, left

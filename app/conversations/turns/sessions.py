@@ -24,10 +24,10 @@ from app.conversations.find import (
 )
 from app.conversations.schemas.conversations import ConversationCreate
 from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, Session, SessionDay, SessionName, Stored
-from app.conversations.stores import conversation_store, session_store
+from app.conversations.stores import conversation_store, session_store, turn_list_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
-from app.conversations.turns.append import Appender, record_turns, same_turn
 from app.conversations.turns.placement import PreparedTurn
+from app.conversations.turns.turn_writer import TurnWriter, record_turns, same_turn
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
@@ -50,12 +50,12 @@ class Sessions:
         self,
         database: Database,
         *,
-        appender: Appender,
+        writer: TurnWriter,
         publisher: EventPublisher,
         settings: Settings,
     ) -> None:
         self._database = database
-        self._appender = appender
+        self._writer = writer
         self._publisher = publisher
         self._settings = settings
         self._limits = settings.limits
@@ -67,14 +67,14 @@ class Sessions:
         Forbidden `key_restricted` if the caller could not create it.
         """
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await session_store.find_session(tx, caller.tenant_id, name.project, name.external_id, turn_ids)
-        if found is None:
+            session = await session_store.find_session(tx, caller.tenant_id, name.project, name.external_id, turn_ids)
+        if session is None:
             caller.owner_of_new(name.project, name.owner)
             return None
-        if not caller.reaches(name.project, found.owner):
+        if not caller.reaches(name.project, session.owner):
             raise _missing()
-        require_owner(found.owner, name.owner, pointer="/user_id")
-        return found
+        require_owner(session.owner, name.owner, pointer="/user_id")
+        return session
 
     async def require_owner(
         self, caller: Caller, conversation_id: ConversationId, *, owner: str | None, pointer: str = "/owner"
@@ -104,24 +104,24 @@ class Sessions:
         if the session is still locked after a short wait, NotFound if it does not exist and `create` is false.
         """
         drafts = await self._drafts(append_request)
-        prepared = await self._appender.prepare_turns(caller, drafts)
+        prepared = await self._writer.prepare_turns(caller, drafts)
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=_LOCK_WAIT_MS) as tx:
             head = await self._locked(caller, tx, name, create=append_request.create)
-            known = await conversation_store.find_turns(
+            stored = await conversation_store.find_turns(
                 tx, caller.tenant_id, append_request.set_targets, include_content=False
             )
-            _require_here(known, head)
-            plan = append_request.choose(frozenset(known))
+            _require_here(stored, head)
+            plan = append_request.choose(frozenset(stored))
             fresh = [
                 replace(item, draft=replace(item.draft, id=turn_id))
                 for item, turn_id in zip(prepared, plan.store_as, strict=True)
                 if turn_id is not None
             ]
             if fresh:
-                self._appender.require_quota(caller)
-                placed = await self._appender.write_last(caller, tx, head, fresh)
+                self._writer.require_quota(caller)
+                placed = await self._writer.write_last(caller, tx, head, fresh)
                 record_turns(tx, caller, Action.TURN_APPEND, placed.rows)
-        return Stored(ConversationId(head.id), len(fresh), _differs(known, prepared, plan, head))
+        return Stored(ConversationId(head.id), len(fresh), _differs(stored, prepared, plan, head))
 
     async def _drafts(self, append_request: IdempotentAppend) -> list[Draft]:
         now = datetime.now(UTC)
@@ -139,11 +139,11 @@ class Sessions:
             if not create:
                 raise _missing()
             body = ConversationCreate(project=name.project, external_id=name.external_id, owner=name.owner)
-            made = await get_or_create(caller, tx, body, self._settings)
-            conversation_id = ConversationId(made.value.id)
+            created = await get_or_create(caller, tx, body, self._settings)
+            conversation_id = ConversationId(created.value.id)
             row = await lock_conversation(caller, tx, conversation_id)
-            if made.is_new:
-                self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=made.value.rev)
+            if created.is_new:
+                self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=created.value.rev)
                 self._publisher.record_conversation(
                     tx, caller.tenant_id, EventType.CONVERSATION_CREATED, conversation_id
                 )
@@ -166,11 +166,18 @@ class Sessions:
         """Return the turns of one day, in order."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await require_reachable(caller, tx, conversation_id)
-            found = await session_store.list_day(
-                tx, caller.tenant_id, conversation_id, day=day, limit=limit + 1, max_bytes=_DAY_BYTES
+            turns = await turn_list_store.list_turns(
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                newest_first=False,
+                day=day,
+                with_erased=False,
+                limit=limit + 1,
+                max_bytes=_DAY_BYTES,
             )
-        turns = [canonical_turn(row) for row in found.rows[:limit]]
-        return LimitedList(turns, found.cut or len(found.rows) > limit)
+        shown = [canonical_turn(row) for row in turns.rows[:limit]]
+        return LimitedList(shown, turns.cut or len(turns.rows) > limit)
 
     async def newest_before(
         self, caller: Caller, conversation_id: ConversationId, *, moment: datetime, but_newest: int
@@ -178,24 +185,24 @@ class Sessions:
         """Return the last live turn stored before a moment, leaving out the `but_newest` newest turns."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await require_reachable(caller, tx, conversation_id)
-            found = await session_store.newest_before(
+            turn_id = await session_store.newest_before(
                 tx, caller.tenant_id, conversation_id, moment=moment, but_newest=but_newest
             )
-        return None if found is None else TurnId(found)
+        return None if turn_id is None else TurnId(turn_id)
 
 
 def _missing() -> NotFound:
     return NotFound("not_found", "There is no such session.")
 
 
-def _require_here(known: Mapping[UUID, TurnRow], head: ConversationRow) -> None:
+def _require_here(stored: Mapping[UUID, TurnRow], head: ConversationRow) -> None:
     """Raise Conflict if an id of this session is used by a turn of another conversation."""
-    if any(row.conversation_id != head.id for row in known.values()):
+    if any(row.conversation_id != head.id for row in stored.values()):
         raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.")
 
 
 def _differs(
-    known: Mapping[UUID, TurnRow], prepared: Sequence[PreparedTurn], plan: AppendPlan, head: ConversationRow
+    stored: Mapping[UUID, TurnRow], prepared: Sequence[PreparedTurn], plan: AppendPlan, head: ConversationRow
 ) -> bool:
     """Return whether the stored turns differ from the request; erased turns cannot be compared."""
     if plan.is_longer:
@@ -203,7 +210,7 @@ def _differs(
     for item, turn_id in zip(prepared, plan.same_as, strict=True):
         if turn_id is None:
             continue
-        row = known.get(turn_id)
+        row = stored.get(turn_id)
         if row is None or (row.salt is not None and not same_turn(row, item.draft, ConversationId(head.id))):
             return True
     return False

@@ -13,7 +13,7 @@ from typing import Literal
 from app.conversations.find import get_conversation
 from app.conversations.hash_chain import GENESIS
 from app.conversations.schemas.conversations import ChainBreak, Verification
-from app.conversations.stores import conversation_store, turn_store
+from app.conversations.stores import conversation_store, turn_list_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.turns.hashes import content_holds, next_hash
 from app.core.database.transactions import Database
@@ -43,7 +43,7 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
     walk = _VerifyProgress(seq=0, chain=head.chain_start or GENESIS)
     while walk.broken is None and walk.seq < head.last_seq:
         async with database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await turn_store.list_by_seq(
+            turns = await turn_list_store.list_by_seq(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -55,7 +55,7 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
             # read after the turns: a conversation is hidden before its turns are deleted
             if await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id) is None:
                 raise NotFound("not_found", "There is no such conversation.")
-        walk = await asyncio.to_thread(_follow, walk, rows, head.last_seq)
+        walk = await asyncio.to_thread(_follow, walk, turns.rows, head.last_seq)
     if walk.broken is None and walk.chain != head.chain_hash:
         walk = _broken(walk, "head", walk.seq)
     return _verification(head, walk)

@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar, TypeVarTuple, cast
 import asyncpg
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     BindParameter,
     ClauseElement,
     ColumnElement,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     FromClause,
     Interval,
     Select,
+    SelectBase,
     Table,
     any_,
     bindparam,
@@ -228,6 +230,36 @@ def page(
         statement = statement.where(tuple_(*key) < after_key if newest_first else tuple_(*key) > after_key)
     order = [column.desc() if newest_first else column.asc() for column in key]
     return statement.order_by(*order).limit(bindparam("limit"))
+
+
+def limit_bytes(
+    statement: SelectBase,
+    key: Sequence[str],
+    *,
+    newest_first: bool,
+    size: Callable[[FromClause], ColumnElement[int]],
+) -> ClauseElement:
+    """Select the rows of an ordered statement until their sizes reach the argument `max_bytes`.
+
+    `key` names the columns of its order. The first row is always selected. `is_cut` tells whether there are more.
+    """
+
+    def order(rows: FromClause) -> list[ColumnElement[object]]:
+        return [rows.c[name].desc() if newest_first else rows.c[name].asc() for name in key]
+
+    ordered = statement.subquery("o")
+    bytes_before = func.sum(size(ordered)).over(order_by=order(ordered), rows=(None, -1)).label("bytes_before")
+    measured = select(ordered, func.count().over().label("there"), bytes_before).subquery("m")
+    return (
+        select(*(column for column in measured.c if column.name != "bytes_before"))
+        .where(func.coalesce(measured.c.bytes_before, 0) < bindparam("max_bytes", type_=BigInteger))
+        .order_by(*order(measured))
+    )
+
+
+def is_cut(rows: "Sequence[asyncpg.Record]") -> bool:
+    """Return whether `limit_bytes` left out rows."""
+    return bool(rows) and rows[0]["there"] > len(rows)
 
 
 def after_key(key: Iterable[object] | None) -> dict[str, object]:

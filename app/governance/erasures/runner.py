@@ -9,27 +9,27 @@ is new. If the check finds rows, all phases run again.
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Final, cast
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
-from app.conversations.service import Conversations
+from app.conversations.service import ActorEraser, ConversationExpiry, ConversationTrash
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TenantId
 from app.core.threads import pause_after_step
-from app.formats.schemas import JsonObject
 from app.governance.erasures import store
+from app.governance.erasures.endings import ErasureReceipts
 from app.governance.erasures.receipts import ErasureSubject
-from app.governance.purge import Purger
+from app.governance.erasures.state import ErasureState
+from app.governance.purge import PurgeSteps
 from app.governance.schemas import SubjectKind
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex
-from app.memory.facts.spelling import name_key
 from app.memory.longterm.service import Memories
-from app.memory.service import FactService
-from app.operations.service import OperationRun
+from app.memory.service import FactService, name_key
+from app.operations.service import OperationRun, Operations
 from app.tenancy.schemas import Caller, job_caller
 from app.transfer.service import delete_uploads
 
@@ -49,68 +49,6 @@ _PHASES: Final[Mapping[SubjectKind, Sequence[str]]] = {
     SubjectKind.ACTOR: ("actor", "facts"),
     SubjectKind.TENANT: ("keys", "conversations", "facts", "memories", "rows"),
 }
-_COUNTED: Final = ("turns", "facts", "memories")
-
-
-@dataclass(slots=True)
-class ErasureState:
-    """The place of an erasure: its phase, and what it has counted. Stored as JSON with each step.
-
-    `after`: the conversation up to which a pass for an actor has looked. `since`: it looks at conversations that were
-    written to after this time; None for all. `began`: when the pass began.
-    """
-
-    phase: int = 0
-    after: UUID | None = None
-    since: datetime | None = None
-    began: datetime | None = None
-    looked_at: int = 0
-    counts: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-
-    def add(self, table: str, *, deleted: int = 0, emptied: int = 0) -> None:
-        """Count rows of a table."""
-        if deleted or emptied:
-            rows = self.counts.setdefault(table, {"deleted": 0, "emptied": 0})
-            rows["deleted"] += deleted
-            rows["emptied"] += emptied
-
-    def add_deleted(self, counts: Mapping[str, int]) -> None:
-        """Count deleted rows by table."""
-        for table, count in counts.items():
-            self.add(table, deleted=count)
-
-    def done(self, kind: SubjectKind) -> int:
-        """Return the progress: looked-at conversations for an actor, else erased turns, facts and memories."""
-        if kind is SubjectKind.ACTOR:
-            return self.looked_at
-        return sum(self.counts.get(table, {"deleted": 0})["deleted"] for table in _COUNTED)
-
-    def written(self) -> JsonObject:
-        """Return the state as JSON."""
-        return {
-            "phase": self.phase,
-            "after": None if self.after is None else str(self.after),
-            "since": None if self.since is None else self.since.isoformat(),
-            "began": None if self.began is None else self.began.isoformat(),
-            "looked_at": self.looked_at,
-            "counts": cast("JsonObject", self.counts),
-        }
-
-    @classmethod
-    def read(cls, written: JsonObject | None) -> "ErasureState":
-        """Return the state of its JSON; a new one for None."""
-        if written is None:
-            return cls()
-        after, since, began = (written[name] for name in ("after", "since", "began"))
-        counts = cast("dict[str, dict[str, int]]", written["counts"])
-        return cls(
-            phase=int(str(written["phase"])),
-            after=None if after is None else UUID(str(after)),
-            since=None if since is None else datetime.fromisoformat(str(since)),
-            began=None if began is None else datetime.fromisoformat(str(began)),
-            looked_at=int(str(written["looked_at"])),
-            counts={table: dict(rows) for table, rows in counts.items()},
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,39 +71,35 @@ class _Erasing:
         return UUID(self.subject.name) if self.subject.kind is SubjectKind.CONVERSATION else None
 
 
-EndErasure = Callable[[OperationRun, Transaction, ErasureState, datetime], Awaitable[JsonObject]]
-CancelErasures = Callable[[Transaction, TenantId, Sequence[UUID]], Awaitable[None]]
-
-
 class ErasureRunner:
-    """Runs erasures.
-
-    `end` ends the receipt in the given transaction, and returns the result of the operation. `cancel` ends other
-    erasures of a tenant.
-    """
+    """Runs erasures."""
 
     def __init__(
         self,
         database: Database,
         ops: Database,
         *,
-        conversations: Conversations,
+        expiry: ConversationExpiry,
+        trash: ConversationTrash,
+        actors: ActorEraser,
         facts: FactService,
         memories: Memories,
         index: SearchIndex,
-        purger: Purger,
-        end: EndErasure,
-        cancel: CancelErasures,
+        purge: PurgeSteps,
+        receipts: ErasureReceipts,
+        operations: Operations,
     ) -> None:
         self._database = database
         self._ops = ops
-        self._conversations = conversations
+        self._expiry = expiry
+        self._trash = trash
+        self._actors = actors
         self._facts = facts
         self._memories = memories
         self._index = index
-        self._purger = purger
-        self._end = end
-        self._cancel = cancel
+        self._purge_steps = purge
+        self._receipts = receipts
+        self._operations = operations
         self._steps: dict[str, Callable[[_Erasing, Transaction], Awaitable[bool]]] = {
             "keys": self._close_tenant,
             _OWNER_OF_KEYS: self._remove_owner_of_keys,
@@ -213,7 +147,7 @@ class ErasureRunner:
             ended_at = await store.read_clock(tx)
             if not await self._left(erasing, tx):
                 await run.checkpoint(tx, done=max(total, state.done(kind)), state=state.written())
-                result = await self._end(run, tx, state, ended_at)
+                result = await self._receipts.end(run, tx, state, ended_at)
                 await run.succeed(tx, result=result, ended_at=ended_at)
                 # names that the segments of the tenant have in memory
                 tx.after_commit.append(lambda: self._index.evict_tenant(erasing.caller))
@@ -234,7 +168,7 @@ class ErasureRunner:
     async def _count(self, erasing: _Erasing, tx: Transaction) -> int:
         """Return the total of the progress."""
         subject, caller = erasing.subject, erasing.caller
-        conversations, turns = await self._conversations.expiry.count(
+        conversations, turns = await self._expiry.count(
             caller, tx, conversation_id=erasing.conversation_id, owner=erasing.owner, project=subject.project
         )
         match subject.kind:
@@ -266,28 +200,36 @@ class ErasureRunner:
     # phases: each does one step, and returns whether there is more to do
 
     async def _erase_conversations(self, erasing: _Erasing, tx: Transaction) -> bool:
-        expiry, caller = self._conversations.expiry, erasing.caller
-        ids = await expiry.select(
-            caller, tx, conversation_id=erasing.conversation_id, owner=erasing.owner,
-            project=erasing.subject.project, limit=_CONVERSATIONS,
-        )  # fmt: skip
+        caller = erasing.caller
+        ids = await self._expiry.select(
+            caller,
+            tx,
+            conversation_id=erasing.conversation_id,
+            owner=erasing.owner,
+            project=erasing.subject.project,
+            limit=_CONVERSATIONS,
+        )
         if not ids:
             return False
-        erasing.state.add_deleted(await expiry.hide_all(caller, tx, conversation_ids=ids))
+        erasing.state.add_deleted(await self._expiry.hide_all(caller, tx, conversation_ids=ids))
         await self._purge(erasing, tx, ids)
         return True
 
     async def _purge(self, erasing: _Erasing, tx: Transaction, conversation_ids: Sequence[UUID]) -> None:
-        counts, _ = await self._purger.step(erasing.caller, tx, conversation_ids, waiting=True)
+        counts, _ = await self._purge_steps.step(erasing.caller, tx, conversation_ids, waiting=True)
         erasing.state.add_deleted(counts)
         erasing.state.add("conversation_heads", deleted=counts.get("conversations", 0))
 
     async def _erase_facts(self, erasing: _Erasing, tx: Transaction) -> bool:
         subject = erasing.subject
         counts, more = await self._facts.erase_of(
-            erasing.caller, tx, owner=erasing.owner, project=subject.project, limit=_KEYS,
+            erasing.caller,
+            tx,
+            owner=erasing.owner,
+            project=subject.project,
+            limit=_KEYS,
             subject=subject.name if subject.kind is SubjectKind.ACTOR else None,
-        )  # fmt: skip
+        )
         erasing.state.add_deleted(counts)
         return more
 
@@ -308,8 +250,7 @@ class ErasureRunner:
 
     async def _erase_actor(self, erasing: _Erasing, tx: Transaction) -> bool:
         state, subject, caller = erasing.state, erasing.subject, erasing.caller
-        eraser = self._conversations.actor_eraser
-        window = await eraser.find(
+        window = await self._actors.find(
             caller, tx, actor=subject.name, project=subject.project, since=state.since, after=state.after, limit=_WINDOW
         )
         if window.found is None:
@@ -317,10 +258,9 @@ class ErasureRunner:
             state.looked_at += window.looked_at
             return window.looked_at == _WINDOW
         conversation_id = ConversationId(window.found)
-        trash = self._conversations.trash
-        was_trashed = await trash.show_in_transaction(caller, tx, conversation_id=conversation_id)
+        was_trashed = await self._trash.show_in_transaction(caller, tx, conversation_id=conversation_id)
         try:
-            step = await eraser.step(caller, tx, conversation_id, actor=subject.name, limit=_TURNS)
+            step = await self._actors.step(caller, tx, conversation_id, actor=subject.name, limit=_TURNS)
         except NotFound:  # it is being deleted
             await self._purge(erasing, tx, [conversation_id])
             return True
@@ -331,7 +271,7 @@ class ErasureRunner:
             state.add_deleted(entries)
             state.add_deleted(await self._facts.invalidate(caller, tx, turn_ids=step.turn_ids))
         if was_trashed:
-            await trash.hide_in_transaction(caller, tx, conversation_id=conversation_id)
+            await self._trash.hide_in_transaction(caller, tx, conversation_id=conversation_id)
         return True
 
     # of a tenant
@@ -353,7 +293,7 @@ class ErasureRunner:
         tenant_id = erasing.caller.tenant_id
         if of_own_data := await store.list_open_of_own_data(tx, tenant_id):
             # in a step of its own: it may wait for a step of these, which must not wait for rows that this one deletes
-            await self._cancel(tx, tenant_id, of_own_data)
+            await self._operations.cancel_in(tx, tenant_id, of_own_data)
             return True
         erasing.state.add("jobs", deleted=await store.delete_jobs_of_ended(tx, tenant_id))
         left = _ROWS

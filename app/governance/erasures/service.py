@@ -2,7 +2,6 @@
 
 import hmac
 from collections.abc import Sequence
-from datetime import datetime
 from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
@@ -11,11 +10,9 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import TenantId, format_id, new_uuid, parse_id
 from app.core.paging import Cursors, Page, PageRequest, page_of_views
-from app.core.times import format_time
 from app.formats.schemas import JsonObject
 from app.governance.erasures import store
 from app.governance.erasures.receipts import ErasureSubject, ReceiptSigner
-from app.governance.erasures.runner import ErasureRunner, ErasureState
 from app.governance.erasures.store import ERASURE, ErasureRow
 from app.governance.schemas import (
     ErasedRows,
@@ -27,9 +24,9 @@ from app.governance.schemas import (
     ReceiptVerification,
     SubjectKind,
 )
-from app.operations.schemas import Operation, OperationStatus
-from app.operations.service import OperationHandler, OperationRun, Operations
-from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope, job_caller
+from app.operations.schemas import Operation
+from app.operations.service import Operations
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 
 
@@ -37,20 +34,21 @@ class Erasures:
     """Public API of erasures. All of it needs the scope `admin`; another tenant's erasure needs `operator`."""
 
     def __init__(
-        self, database: Database, ops: Database, *, tenancy: Tenancy, operations: Operations, cursors: Cursors
+        self,
+        database: Database,
+        ops: Database,
+        *,
+        tenancy: Tenancy,
+        operations: Operations,
+        cursors: Cursors,
+        signer: ReceiptSigner,
     ) -> None:
         self._database = database
         self._ops = ops
         self._tenancy = tenancy
         self._operations = operations
         self._cursors = cursors
-        self._signer = ReceiptSigner(
-            subject_secret=tenancy.secret_for("erasure-subjects"), receipt_secret=tenancy.secret_for("erasure-receipts")
-        )
-
-    def run_with(self, runner: ErasureRunner) -> None:
-        """Register the runner of erasures."""
-        self._operations.handlers[ERASURE] = OperationHandler(runner.run, self._stop)
+        self._signer = signer
 
     async def start(
         self, caller: Caller, *, body: ErasureCreate, idempotency_key: IdempotencyKey | None
@@ -62,9 +60,13 @@ class Erasures:
         await self._require_may_erase(caller, subject)
         async with self._database.transaction(caller.tenant_id) as tx:
             return await self._tenancy.idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: self._start(caller, tx, subject),
-                result_ids=lambda operation: [_id_of(operation)], read=self._read,
-            )  # fmt: skip
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: self._start(caller, tx, subject),
+                result_ids=lambda operation: [_id_of(operation)],
+                read=self._read,
+            )
 
     async def _require_may_erase(self, caller: Caller, subject: ErasureSubject) -> None:
         if subject.kind is not SubjectKind.TENANT:
@@ -130,37 +132,6 @@ class Erasures:
         named = self._signer.subject_hash(caller.tenant_id, subject).hex()
         return ReceiptVerification(valid=valid, matches=valid and same_kind and named == receipt.subject_hash)
 
-    # by the operation
-
-    async def end(self, run: OperationRun, tx: Transaction, state: ErasureState, ended_at: datetime) -> JsonObject:
-        """End the receipt of a complete erasure, and return the result of its operation."""
-        return await self._end(run, tx, state, ErasureStatus.COMPLETE, ended_at)
-
-    async def cancel(self, tx: Transaction, tenant_id: TenantId, erasure_ids: Sequence[UUID]) -> None:
-        """End open erasures of a tenant in the given transaction (ops role), with receipts of what they did."""
-        await self._operations.cancel_in(tx, tenant_id, erasure_ids)
-
-    async def _stop(self, run: OperationRun, tx: Transaction, status: OperationStatus) -> JsonObject:
-        cancelled = status is OperationStatus.CANCELLED
-        final = ErasureStatus.CANCELLED if cancelled else ErasureStatus.FAILED
-        return await self._end(run, tx, ErasureState.read(run.state), final, await store.read_clock(tx))
-
-    async def _end(
-        self, run: OperationRun, tx: Transaction, state: ErasureState, status: ErasureStatus, ended_at: datetime
-    ) -> JsonObject:
-        row = await store.find(tx, run.tenant_id, run.id)
-        if row is None:
-            raise RuntimeError("an erasure has no receipt")
-        counts = dict(sorted(state.counts.items()))
-        receipt = _canonical(row, status, counts, ended_at)
-        await store.end_receipt(
-            tx, run.tenant_id, run.id, status=status.value, counts=counts, ended_at=ended_at,
-            signature=self._signer.signature(receipt),
-        )  # fmt: skip
-        rows_by_table = {table: rows["deleted"] + rows["emptied"] for table, rows in counts.items()}
-        record(tx, job_caller(run.tenant_id), Action.ERASURE_END, ObjectKind.ERASURE, run.id, counts=rows_by_table)
-        return {"erasure_id": format_id(run.id), "counts": {table: dict(rows) for table, rows in counts.items()}}
-
 
 def _subject(body: ErasureCreate | ReceiptCheck) -> ErasureSubject | None:
     if body.conversation_id is not None:
@@ -174,22 +145,6 @@ def _subject(body: ErasureCreate | ReceiptCheck) -> ErasureSubject | None:
 
 def _id_of(operation: Operation) -> UUID:
     return parse_id(operation.id)
-
-
-def _canonical(
-    row: ErasureRow, status: ErasureStatus, counts: dict[str, dict[str, int]], ended_at: datetime
-) -> JsonObject:
-    """Return what a signature covers."""
-    return {
-        "id": str(row.id),
-        "tenant_id": str(row.tenant_id),
-        "subject_kind": row.subject_kind,
-        "subject_hash": row.subject_hash.hex(),
-        "status": status.value,
-        "counts": {table: dict(rows) for table, rows in counts.items()},
-        "created_at": format_time(row.created_at),
-        "ended_at": format_time(ended_at),
-    }
 
 
 def _signed(receipt: ReceiptIn) -> JsonObject:

@@ -28,8 +28,7 @@ ERASURE: Final = "erasure"
 """Kind of the operations."""
 
 _ERASURE_JOBS: Final = JOB_PREFIX + ERASURE
-_OPEN: Final = f"kind = '{ERASURE}' and ended_at is null"
-_OPEN_OF_OWN_DATA: Final = f"{_OPEN} and parameters ->> 'kind' <> '{SubjectKind.TENANT.value}'"
+_OPEN_OF_OWN_DATA: Final = "kind = 'erasure' and ended_at is null and parameters ->> 'kind' <> 'tenant'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +92,13 @@ async def insert_receipt(
 ) -> None:
     """Store the receipt of an erasure that begins."""
     await _INSERT.execute(
-        tx, tenant_id=tenant_id, id=erasure_id, subject_kind=kind.value, subject_hash=subject_hash,
+        tx,
+        tenant_id=tenant_id,
+        id=erasure_id,
+        subject_kind=kind.value,
+        subject_hash=subject_hash,
         created_at=created_at,
-    )  # fmt: skip
+    )
 
 
 async def find(tx: Transaction, tenant_id: TenantId, erasure_id: UUID) -> ErasureRow | None:
@@ -127,9 +130,14 @@ async def end_receipt(
 ) -> None:
     """Store the end of an open receipt."""
     await _END.execute(
-        tx, tenant_id=tenant_id, id=erasure_id, status=status, counts=json.dumps(counts), ended_at=ended_at,
+        tx,
+        tenant_id=tenant_id,
+        id=erasure_id,
+        status=status,
+        counts=json.dumps(counts),
+        ended_at=ended_at,
         signature=signature,
-    )  # fmt: skip
+    )
 
 
 # what is left
@@ -193,8 +201,15 @@ async def delete_of_tenant(tx: Transaction, tenant_id: TenantId, table: str, *, 
 
 async def list_open_of_own_data(tx: Transaction, tenant_id: TenantId) -> list[UUID]:
     """Return the open erasures of conversations, owners and actors of a tenant."""
-    sql = f"select id from operations where tenant_id = $1 and {_OPEN_OF_OWN_DATA} order by id"  # noqa: S608
-    return [row["id"] for row in await tx.fetch(sql, tenant_id)]
+    rows = await tx.fetch(
+        """
+        select id from operations
+        where tenant_id = $1 and kind = 'erasure' and ended_at is null and parameters ->> 'kind' <> 'tenant'
+        order by id
+        """,
+        tenant_id,
+    )
+    return [row["id"] for row in rows]
 
 
 async def delete_jobs_of_ended(tx: Transaction, tenant_id: TenantId) -> int:
@@ -208,7 +223,7 @@ async def delete_jobs_of_ended(tx: Transaction, tenant_id: TenantId) -> int:
     )
     if not jobs:
         return 0
-    sql = f"select id from operations where tenant_id = $1 and {_OPEN}"  # noqa: S608
+    sql = "select id from operations where tenant_id = $1 and kind = 'erasure' and ended_at is null"
     are_open = {row["id"] for row in await tx.fetch(sql, tenant_id)}
     ended = [job["id"] for job in jobs if are_open.isdisjoint(job["subject_ids"])]
     return await tx.execute("delete from jobs where tenant_id = $1 and id = any($2::uuid[])", tenant_id, ended)

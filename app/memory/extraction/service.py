@@ -18,7 +18,7 @@ from uuid import UUID
 from app.audit.schemas import Action
 from app.audit.service import record
 from app.conversations.schemas.sources import ReadByRules, Unread
-from app.conversations.service import Conversations
+from app.conversations.service import FactSources, FactSourceService
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Busy, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId, format_id
@@ -115,13 +115,15 @@ class Extractor:
         self,
         database: Database,
         *,
-        conversations: Conversations,
+        sources: FactSources,
+        turns: FactSourceService,
         writer: FactWriter,
         chat: ChatModel | None,
         max_output_tokens: int,
     ) -> None:
         self._database = database
-        self._sources = conversations.sources
+        self._sources = sources
+        self._turns = turns
         self._writer = writer
         self._chat = chat
         self._reader = None if chat is None else ModelReader(chat)
@@ -140,7 +142,7 @@ class Extractor:
         if use.has_answered:
             await self._read_again(caller, conversation_id, use, tally, asked=False)
         if tally.continues:
-            await self._sources.enqueue(caller, conversation_id)
+            await self._turns.enqueue(caller, conversation_id)
 
     async def read_again(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Ask the model about the turns that only rules have read, if extraction is enabled.
@@ -156,13 +158,13 @@ class Extractor:
         """
         last_seq = None
         if through is not None:
-            last_seq = await self._sources.seq_of(caller, conversation_id, turn_id=TurnId(through))
+            last_seq = await self._turns.seq_of(caller, conversation_id, turn_id=TurnId(through))
         use = _ModelUse(patient=True)
         tally = await self._advance(caller, conversation_id, use, through=last_seq, asked=True)
         if not use.failed_batches:
             await self._read_again(caller, conversation_id, use, tally, asked=True)
         if tally.continues and last_seq is None:
-            await self._sources.enqueue(caller, conversation_id)
+            await self._turns.enqueue(caller, conversation_id)
         return Extraction(
             conversation_id=format_id(conversation_id),
             read_through=tally.read_through,
@@ -176,7 +178,7 @@ class Extractor:
 
     async def preview(self, caller: Caller, conversation_id: ConversationId, *, limit: int) -> ExtractionPreview:
         """Return what an extraction would read now, of up to `limit` turns, without asking a model. Raises NotFound."""
-        unread = await self._sources.unread(caller, conversation_id, through=None, limit=limit)
+        unread = await self._turns.unread(caller, conversation_id, through=None, limit=limit)
         requests: list[ExtractionRequest] = []
         rest = unread
         while self._chat is not None and rest.turns:
@@ -206,7 +208,7 @@ class Extractor:
         tally = _Tally()
         lost = steps = 0
         while steps < _MAX_STEPS:
-            unread = await self._sources.unread(caller, conversation_id, through=through, limit=_PAGE)
+            unread = await self._turns.unread(caller, conversation_id, through=through, limit=_PAGE)
             tally.read_through = unread.after
             if unread.reach <= unread.after or not (asked or unread.enabled):
                 return tally
@@ -233,7 +235,7 @@ class Extractor:
         if self._reader is None:
             return
         for _ in range(_MAX_STEPS):
-            unread = await self._sources.unread(caller, conversation_id, through=None, limit=_PAGE, again=True)
+            unread = await self._turns.unread(caller, conversation_id, through=None, limit=_PAGE, again=True)
             if unread.by_rules is None or not (asked or unread.enabled):
                 return
             unread, _, result = await self._ask(self._reader, caller.tenant_id, unread, use)

@@ -9,7 +9,7 @@ from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.sources import LockedConversation, LockedTurn
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, FactSources
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId
@@ -57,12 +57,18 @@ class Asserter:
     """Service for assertions of facts."""
 
     def __init__(
-        self, database: Database, *, tenancy: Tenancy, conversations: Conversations, writer: FactWriter
+        self,
+        database: Database,
+        *,
+        tenancy: Tenancy,
+        conversations: Conversations,
+        sources: FactSources,
+        writer: FactWriter,
     ) -> None:
         self._database = database
         self._idempotency = tenancy.idempotency
         self._conversations = conversations
-        self._sources = conversations.sources
+        self._sources = sources
         self._writer = writer
 
     async def assert_fact(

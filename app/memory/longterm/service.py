@@ -51,7 +51,6 @@ class Memories:
         self._index = index
         self._cursors = cursors
         self._settings = settings
-        index.makers[EntryKind.MEMORY] = self.make_vectors
 
     async def store(
         self, caller: Caller, *, body: MemoryStore, idempotency_key: IdempotencyKey | None = None

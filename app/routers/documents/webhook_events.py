@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
-from app.webhooks.payloads import SHAPES
+from app.webhooks.service import SHAPES
 
 _HEADERS = (
     ("webhook-id", "The id of the event, the same in each attempt and replay: receivers ignore one that they know."),

@@ -18,8 +18,7 @@ from pydantic import BaseModel
 from starlette.websockets import WebSocketDisconnect
 
 from app.container import Container
-from app.conversations.live.snapshot import StartPosition
-from app.conversations.live.subscription import Subscription, require_reader, require_reader_or_writer
+from app.conversations.live.service import StartPosition, Subscription, require_reader, require_reader_or_writer
 from app.conversations.schemas.frames import (
     AbortFrame,
     Aborting,
@@ -103,7 +102,7 @@ class LiveSocket:
         self.frames_received = 0
         self._websocket = websocket
         self._container = container
-        self._streams = container.conversations.streams
+        self._streams = container.streams
         self._connections = connections
         self._slot = slot
         self._settings = container.settings

@@ -12,15 +12,17 @@ from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from app.container import Container
-from app.conversations.live.list_subscription import (
+from app.conversations.live.service import (
+    LAST_SEQ,
     ConversationDeletedFrame,
     ConversationUpdatedFrame,
+    Frame,
     ListSubscription,
     RelistFrame,
+    StartPosition,
+    Subscription,
+    require_reader,
 )
-from app.conversations.live.projection import LAST_SEQ, Frame
-from app.conversations.live.snapshot import StartPosition
-from app.conversations.live.subscription import Subscription, require_reader
 from app.conversations.schemas.frames import (
     ErrorFrame,
     PresenceFrame,

@@ -11,11 +11,11 @@ from sqlalchemy import ClauseElement, and_, func, select
 from app.conversations.responses import store as response_store
 from app.conversations.responses.store import ResponseRow
 from app.conversations.schemas.fields import CONVERSATION
-from app.conversations.stores.conversation_store import TurnRow, TurnRows, limit_bytes, turn_rows
+from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.tables import conversation_heads, conversations, turns
 from app.core.database.queries import Query, after_key, compiled, equals, given, is_any, page
 from app.core.database.transactions import Transaction
-from app.core.ids import ConversationId, TenantId
+from app.core.ids import TenantId
 from app.formats.schemas import Role
 
 _C, _H, _T = conversations.c, conversation_heads.c, turns.c
@@ -67,24 +67,6 @@ async def list_conversations(
     query = _list(filters=frozenset(filters), after=after is not None)
     key = after_key(None if after is None else [after])
     return await query.fetch(tx, tenant_id=tenant_id, limit=limit, **filters, **key)
-
-
-async def list_aborted(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    after: UUID | None,
-    limit: int,
-    max_bytes: int,
-) -> TurnRows:
-    """Return aborted turns by id."""
-    aborted = (
-        "select * from turns where tenant_id = $1 and conversation_id = $2 and seq is null and status = 'aborted'"
-        " and ($3::uuid is null or id > $3) order by id limit $4"
-    )
-    statement = limit_bytes(aborted, order="id", max_bytes="$5")
-    return turn_rows(await tx.fetch(statement, tenant_id, conversation_id, after, limit, max_bytes))
 
 
 async def with_links(tx: Transaction, tenant_id: TenantId, rows: Sequence[TurnRow]) -> list[ExportedTurn]:

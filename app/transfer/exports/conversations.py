@@ -10,7 +10,7 @@ from typing import cast
 from uuid import UUID
 
 from app.conversations.schemas.fields import CONVERSATION, RESPONSE, SUMMARY, TURN
-from app.conversations.stores import summary_store, turn_store
+from app.conversations.stores import summary_store, turn_list_store
 from app.conversations.stores.summary_store import SummaryRow
 from app.core.database.transactions import Transaction, field_names
 from app.core.entity_fields import record_of
@@ -53,7 +53,7 @@ async def read_page(tx: Transaction, tenant_id: TenantId, place: ConversationPla
 
 
 async def _committed(tx: Transaction, tenant_id: TenantId, place: ConversationPlace) -> RecordPage:
-    rows = await turn_store.list_by_seq(
+    page = await turn_list_store.list_by_seq(
         tx,
         tenant_id,
         ConversationId(place.conversation_id),
@@ -62,15 +62,15 @@ async def _committed(tx: Transaction, tenant_id: TenantId, place: ConversationPl
         limit=_TURNS,
         max_bytes=_PAGE_BYTES,
     )
-    turns = await store.with_links(tx, tenant_id, rows)
-    last_seq = (rows[-1].seq or 0) if rows else place.through
+    turns = await store.with_links(tx, tenant_id, page.rows)
+    last_seq = (page.rows[-1].seq or 0) if page.rows else place.through
     end = place.at("aborted") if last_seq >= place.through else place.at("turns", seq=last_seq)
     return RecordPage([_turn(turn, place) for turn in turns], end, _size(turns))
 
 
 async def _aborted(tx: Transaction, tenant_id: TenantId, place: ConversationPlace) -> RecordPage:
     conversation_id = ConversationId(place.conversation_id)
-    page = await store.list_aborted(
+    page = await turn_list_store.list_aborted_by_id(
         tx, tenant_id, conversation_id, after=place.after, limit=_TURNS, max_bytes=_PAGE_BYTES
     )
     turns = await store.with_links(tx, tenant_id, page.rows)

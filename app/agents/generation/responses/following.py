@@ -11,10 +11,9 @@ from typing import Final, cast
 from app.agents.generation.call_deltas import Delta
 from app.agents.generation.responses.events import ResponseEvents, deltas_of, stored_events
 from app.agents.generation.responses.view import head_of, state_of
-from app.conversations.live.projection import Frame
-from app.conversations.live.subscription import Subscription
+from app.conversations.live.service import Frame, Subscription
 from app.conversations.schemas.responses import StoredResponse
-from app.conversations.service import Conversations
+from app.conversations.service import ResponseService
 from app.core.errors import Unavailable
 from app.core.ids import TurnId, parse_id
 from app.formats.schemas import JsonObject
@@ -28,14 +27,14 @@ class FollowedResponse:
 
     def __init__(
         self,
-        conversations: Conversations,
+        responses: ResponseService,
         caller: Caller,
         stored: StoredResponse,
         subscription: Subscription | None,
         *,
         after: int | None,
     ) -> None:
-        self._conversations = conversations
+        self._responses = responses
         self._caller = caller
         self._stored = stored
         self._subscription = subscription
@@ -68,7 +67,7 @@ class FollowedResponse:
                 for event in events.add(growing.read(frame)):
                     yield event
         # the rest of the answer, and its end, are read from its row
-        ended = await self._conversations.responses.get(self._caller, TurnId(parse_id(self._stored.answer.id)))
+        ended = await self._responses.get(self._caller, TurnId(parse_id(self._stored.answer.id)))
         state = state_of(ended.answer)
         if state.status == "in_progress":
             raise Unavailable("overloaded", "This reader is too slow; follow the response again.", retry_after_s=1)

@@ -43,11 +43,10 @@ from app.agents.generation.schemas import (
     ResponseInput,
 )
 from app.agents.generation.service import AnswerStream, Generation
-from app.conversations.live.snapshot import StartPosition
-from app.conversations.live.subscription import ConversationSubscriptions
+from app.conversations.live.service import ConversationSubscriptions, StartPosition
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.responses import ContinuedResponse, StoredResponse
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, ResponseService
 from app.core.errors import AppError, Conflict, FieldError, InvalidFields, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid, parse_id
 from app.core.paging import Order
@@ -120,11 +119,13 @@ class Responses:
         *,
         generation: Generation,
         conversations: Conversations,
+        responses: ResponseService,
         governance: Governance,
         subscriptions: ConversationSubscriptions,
     ) -> None:
         self._generation = generation
         self._conversations = conversations
+        self._responses = responses
         self._governance = governance
         self._subscriptions = subscriptions
 
@@ -168,17 +169,17 @@ class Responses:
 
     async def get(self, caller: Caller, response_id: str) -> JsonObject:
         """Return a stored response."""
-        stored = await self._conversations.responses.get(caller, response_turn(response_id))
+        stored = await self._responses.get(caller, response_turn(response_id))
         return response_view(head_of(stored), state_of(stored.answer))
 
     async def follow(self, caller: Caller, response_id: str, *, starting_after: int | None) -> FollowedResponse:
         """Return the events of a response after a number: those so far, and those to come if it is in progress."""
-        stored = await self._conversations.responses.get(caller, response_turn(response_id))
+        stored = await self._responses.get(caller, response_turn(response_id))
         subscription = None
         if stored.answer.status == "pending":
             since = StartPosition(after_rev=stored.answer.rev)
             subscription = await self._subscriptions.subscribe(caller, stored.conversation_id, since=since)
-        return FollowedResponse(self._conversations, caller, stored, subscription, after=starting_after)
+        return FollowedResponse(self._responses, caller, stored, subscription, after=starting_after)
 
     async def cancel(self, caller: Caller, response_id: str) -> JsonObject:
         """Abort a response that is in progress, with its text so far, and return it; a cancelled one is returned.
@@ -186,10 +187,10 @@ class Responses:
         Raises Conflict `response_ended` for any other.
         """
         turn_id = response_turn(response_id)
-        stored = await self._conversations.responses.get(caller, turn_id)
+        stored = await self._responses.get(caller, turn_id)
         if stored.answer.status == "pending":
             await self._generation.cancel(caller, stored.conversation_id, [*stored.input_turn_ids, turn_id])
-            stored = await self._conversations.responses.get(caller, turn_id)
+            stored = await self._responses.get(caller, turn_id)
         state = state_of(stored.answer)
         if state.status != "cancelled":
             raise Conflict("response_ended", "The response has ended, so it cannot be cancelled.")
@@ -205,7 +206,7 @@ class Responses:
         self, caller: Caller, response_id: str, *, after: str | None, order: Order, limit: int
     ) -> Items:
         """Return a page of the items that were stored with the answer, and come before it."""
-        stored = await self._conversations.responses.get(caller, response_turn(response_id))
+        stored = await self._responses.get(caller, response_turn(response_id))
         ids: Sequence[TurnId] = stored.input_turn_ids if order == "asc" else stored.input_turn_ids[::-1]
         page: list[JsonObject] = []
         if after is not None:
@@ -214,7 +215,7 @@ class Responses:
                 raise NotFound("not_found", "There is no such item in the input of this response.")
             ids = ids[ids.index(place.turn_id) :]
         while ids and len(page) <= limit:
-            turns = await self._conversations.responses.turns(caller, stored, ids[: limit + 1])
+            turns = await self._responses.turns(caller, stored, ids[: limit + 1])
             if not turns:
                 break
             for turn in turns:
@@ -235,7 +236,7 @@ class Responses:
         result = await self._conversations.find_result(caller, idempotency_key=options.idempotency_key)
         if result is None:
             return None
-        return await self._conversations.responses.get(caller, TurnId(parse_id(result.value.turns[-1].id)))
+        return await self._responses.get(caller, TurnId(parse_id(result.value.turns[-1].id)))
 
     async def _plan(self, caller: Caller, body: CreateResponse, options: ResponseOptions) -> _Plan:
         """Read a request. Raises Forbidden, Invalid, NotFound."""
@@ -257,7 +258,7 @@ class Responses:
         else:
             within, through = previous.conversation_id, previous.position
         if within is not None and not aligns:
-            sent = await unstored_items(self._conversations, caller, sent, within, through=through)
+            sent = await unstored_items(self._conversations, self._responses, caller, sent, within, through=through)
         messages = await self._messages(caller, sent, within, keeps_system=not aligns)
         repeated = repeated_members(body)
         request = GenerationRequest(
@@ -281,7 +282,7 @@ class Responses:
 
     async def _previous(self, caller: Caller, response_id: str) -> ContinuedResponse:
         try:
-            return await self._conversations.responses.continued(caller, response_turn(response_id))
+            return await self._responses.continued(caller, response_turn(response_id))
         except NotFound:
             fields = [FieldError("/previous_response_id", "no stored response has this id")]
             raise NotFound("not_found", "There is no such response.", fields=fields) from None
@@ -305,7 +306,7 @@ class Responses:
             fields = [FieldError(references[_MAX_REFERENCES], f"more than {_MAX_REFERENCES} references")]
             raise InvalidFields(fields)
         places = {at: item_place(str(item.get("id"))) for at, item in sent if is_reference(item)}
-        turns = await self._conversations.responses.referenced(caller, [place.turn_id for place in places.values()])
+        turns = await self._responses.referenced(caller, [place.turn_id for place in places.values()])
         named: list[tuple[str, JsonObject]] = []
         for at, item in sent:
             place = places.get(at)

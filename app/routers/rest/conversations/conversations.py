@@ -127,7 +127,7 @@ async def update_conversation(
     conversation without an owner takes `owner`, also for its turns, summaries and facts; one with another owner answers
     409 `conversation_owned`.
     """
-    changed = await services.governance.update_conversation(caller, conversation_id, body=body, tags=tags)
+    changed = await services.updates.update(caller, conversation_id, body=body, tags=tags)
     return _tagged(response, changed)
 
 
@@ -173,7 +173,7 @@ async def trash_conversation(conversation_id: ConversationPath, caller: Writer, 
 
     Open turns are aborted. A conversation that is in the trash already stays as it is.
     """
-    return await services.governance.trash.put(caller, conversation_id)
+    return await services.trash.put(caller, conversation_id)
 
 
 @router.post("/{conversation_id}/restore")
@@ -181,4 +181,4 @@ async def restore_conversation(
     conversation_id: ConversationPath, caller: Writer, services: Services, response: Response
 ) -> Conversation:
     """Take a conversation out of the trash, with everything that it had. One that is not there stays as it is."""
-    return _tagged(response, await services.governance.trash.restore(caller, conversation_id))
+    return _tagged(response, await services.trash.restore(caller, conversation_id))

@@ -36,9 +36,7 @@ async def open_turn(
     response: Response,
 ) -> OpenedTurn:
     """Open a turn that is written while it streams. No context shows it before its commit."""
-    opened = await services.conversations.streams.open(
-        caller, conversation_id, opening=body, idempotency_key=idempotency_key
-    )
+    opened = await services.streams.open(caller, conversation_id, opening=body, idempotency_key=idempotency_key)
     return respond(response, opened)
 
 
@@ -59,9 +57,7 @@ async def append_chunk(
     durable, which takes a quarter of a second because writes are batched; the same holds for the first text of a part
     of a tool call. A repeat changes nothing. A commit stores all accepted text, or is refused with 409 `stream_gap`.
     """
-    return await services.conversations.streams.chunk(
-        caller, conversation_id, turn_id=turn_id, chunk=body, epoch=epoch, wait=durable
-    )
+    return await services.streams.chunk(caller, conversation_id, turn_id=turn_id, chunk=body, epoch=epoch, wait=durable)
 
 
 @router.post("/{turn_id}/commit", responses=problem_responses(409))
@@ -74,9 +70,7 @@ async def commit_turn(
     epoch: Epoch = None,
 ) -> Turn:
     """Commit an open turn: it gets its seq, and recall finds it. A repeat returns the same answer."""
-    return await services.conversations.streams.commit(
-        caller, conversation_id, turn_id=turn_id, ending=body, epoch=epoch
-    )
+    return await services.streams.commit(caller, conversation_id, turn_id=turn_id, ending=body, epoch=epoch)
 
 
 @router.post("/{turn_id}/abort", responses=problem_responses(409))
@@ -89,9 +83,7 @@ async def abort_turn(
     epoch: Epoch = None,
 ) -> Turn:
     """Abort an open turn. The row keeps its text for audit; a repeat changes nothing."""
-    return await services.conversations.streams.abort(
-        caller, conversation_id, turn_id=turn_id, aborting=body, epoch=epoch
-    )
+    return await services.streams.abort(caller, conversation_id, turn_id=turn_id, aborting=body, epoch=epoch)
 
 
 @router.post("/{turn_id}/resume", responses=problem_responses(409))
@@ -99,4 +91,4 @@ async def resume_turn(
     conversation_id: ConversationPath, turn_id: TurnPath, body: Resuming, caller: ConversationWriter, services: Services
 ) -> OpenedTurn:
     """Continue an open turn as the same writer, from `durable_offset`; the previous connection loses the turn."""
-    return await services.conversations.streams.resume(caller, conversation_id, turn_id=turn_id, resuming=body)
+    return await services.streams.resume(caller, conversation_id, turn_id=turn_id, resuming=body)

@@ -26,7 +26,7 @@ async def list_summaries(
     include_replaced: Annotated[bool, Query(description="Also replaced summaries.")] = False,
 ) -> Page[Summary]:
     """List the summaries of a conversation, by the end of their range of turns."""
-    return await services.conversations.summaries.list_page(
+    return await services.summaries.list_page(
         caller,
         conversation_id,
         include_replaced=include_replaced,
@@ -44,7 +44,7 @@ async def get_summary(
     services: Services,
 ) -> Summary:
     """Read one summary, also one that has been replaced."""
-    return await services.conversations.summaries.get(caller, conversation_id, summary_id=summary_id)
+    return await services.summaries.get(caller, conversation_id, summary_id=summary_id)
 
 
 @router.post("/summaries", responses=problem_responses(429, 502))
@@ -72,7 +72,7 @@ async def compact_conversation(
 @router.post("/compact/undo", responses=problem_responses(409))
 async def undo_compaction(conversation_id: ConversationPath, caller: Writer, services: Services) -> Undone:
     """Undo the newest summary; the summaries that it replaced are valid again."""
-    return await services.conversations.summaries.undo(caller, conversation_id)
+    return await services.summaries.undo(caller, conversation_id)
 
 
 @router.get("/dry-run")

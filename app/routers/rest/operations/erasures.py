@@ -33,7 +33,7 @@ async def create_erasure(
     Answers with an operation, at `Location`; its receipt has the same id. To erase a tenant, name its id: its own with
     the scope `admin`, another one with `operator`.
     """
-    result = await services.governance.erasures.start(caller, body=body, idempotency_key=idempotency_key)
+    result = await services.erasures.start(caller, body=body, idempotency_key=idempotency_key)
     mark_replay(response, is_replay=result.is_replay)
     response.headers["Location"] = f"/v1/operations/{result.value.id}"
     return result.value
@@ -42,7 +42,7 @@ async def create_erasure(
 @router.get("/erasures")
 async def list_erasures(caller: Admin, services: Services, asked: NewestFirst) -> Page[Erasure]:
     """List the receipts of erasures, newest first. They are kept, and have no personal data. Needs `admin`."""
-    page = await services.governance.erasures.list_page(caller, asked=asked)
+    page = await services.erasures.list_page(caller, asked=asked)
     services.audit.record_read(caller, Action.ERASURE_LIST, counts={"erasures": len(page.data)})
     return page
 
@@ -50,13 +50,13 @@ async def list_erasures(caller: Admin, services: Services, asked: NewestFirst) -
 @router.get("/erasures/{erasure_id}")
 async def get_erasure(erasure_id: ErasurePath, caller: Admin, services: Services) -> Erasure:
     """Read the receipt of an erasure; its progress is that of the operation with the same id. Needs `admin`."""
-    return await services.governance.erasures.get(caller, erasure_id)
+    return await services.erasures.get(caller, erasure_id)
 
 
 @router.post("/erasures/verify")
 async def verify_erasure(body: ReceiptCheck, caller: Admin, services: Services) -> ReceiptVerification:
     """Check that this installation signed a receipt, and that it is about a given subject. Needs `admin`."""
-    return services.governance.erasures.verify(caller, body=body)
+    return services.erasures.verify(caller, body=body)
 
 
 @router.post("/owners/lookup")
@@ -65,7 +65,7 @@ async def look_up_owner(body: OwnerLookup, caller: Admin, services: Services) ->
 
     The owner is in the body, so that it is in no access log. Needs the scopes `read` and `admin`.
     """
-    view = await services.governance.look_up_owner(caller, request=body)
+    view = await services.owners.look_up(caller, request=body)
     listed = {"conversations": view.conversations, "facts": view.facts, "memories": view.memories}
     services.audit.record_read(
         caller, Action.OWNER_READ, counts={name: len(part.data) for name, part in listed.items()}

@@ -14,6 +14,12 @@ from uuid import UUID
 
 from app.conversations.events import BusEvent
 from app.conversations.find import require_reachable
+from app.conversations.live.list_subscription import (
+    ConversationDeletedFrame,
+    ConversationUpdatedFrame,
+    ListSubscription,
+    RelistFrame,
+)
 from app.conversations.live.projection import (
     LAST_SEQ,
     ConversationProjection,
@@ -27,7 +33,7 @@ from app.conversations.live.projection import (
 )
 from app.conversations.live.snapshot import PAGE_BYTES, PAGE_TURNS, SnapshotReader, StartPosition
 from app.conversations.schemas.frames import RereadFrame
-from app.conversations.stores import stream_store, subscription_store, summary_store
+from app.conversations.stores import stream_store, subscription_store, summary_store, turn_list_store
 from app.conversations.stores.summary_store import SummaryRow
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Forbidden, NotFound, Unavailable
@@ -35,6 +41,20 @@ from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
+
+__all__ = [
+    "LAST_SEQ",
+    "ConversationDeletedFrame",
+    "ConversationSubscriptions",
+    "ConversationUpdatedFrame",
+    "Frame",
+    "ListSubscription",
+    "RelistFrame",
+    "StartPosition",
+    "Subscription",
+    "require_reader",
+    "require_reader_or_writer",
+]
 
 EventSource: TypeAlias = Callable[[Transaction, TenantId, ConversationId, int], Awaitable[Sequence[DerivedFrame]]]
 """Reads the frames about data derived from a conversation after a rev, in the given transaction."""
@@ -351,14 +371,14 @@ class ConversationSubscriptions:
             try:
                 tenant_id = conversation.tenant_id
                 async with self._database.transaction(tenant_id, read_only=True, repeatable_read=True) as tx:
-                    found = await self._read_changes(tx, conversation)
-                    if found is not None:
-                        conversation.push(projection.apply_snapshot(found))
+                    state = await self._read_changes(tx, conversation)
+                    if state is not None:
+                        conversation.push(projection.apply_snapshot(state))
                         if reader is not None:
                             await reader.read(tx, projection)
             finally:
                 projection.end_read()
-        if found is None:
+        if state is None:
             for subscriber in list(conversation.subscribers):
                 subscriber.end("deleted")
                 self.remove(conversation, subscriber)
@@ -385,7 +405,7 @@ class ConversationSubscriptions:
         if after_rev < head.summary_rev:
             summaries = await summary_store.list_made(tx, tenant_id, conversation_id, after_rev=after_rev)
         while projection.position is not None and projection.position < (head.rev, LAST_SEQ):
-            changed = await stream_store.list_changed(
+            changed = await turn_list_store.list_changed(
                 tx, tenant_id, conversation_id, after=projection.position, limit=PAGE_TURNS, max_bytes=PAGE_BYTES
             )
             conversation.push(projection.apply_rows(changed.rows))
@@ -416,7 +436,7 @@ class ConversationSubscriptions:
             tx,
             conversation.tenant_id,
             turn_ids,
-            known=projection.confirmed_lengths(),
+            confirmed=projection.confirmed_lengths(),
             max_bytes=projection.free_bytes(),
         )
 

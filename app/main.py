@@ -18,9 +18,9 @@ from app.core.bus.messages import Bus
 from app.core.database.reader import Fallback
 from app.core.database.transactions import PoolUse
 from app.core.errors import AppError
-from app.core.metrics import counter, export
 from app.core.threads import running
 from app.core.tracing.export import exported_telemetry
+from app.core.tracing.metrics import counter, export
 from app.dashboard import pages
 from app.diagnostics.service import Monitor, ProcessFigures
 from app.mcp.endpoint import McpEndpoint

@@ -24,9 +24,9 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import TenantId, new_uuid
-from app.core.metrics import counter, export
 from app.core.telemetry import error_type, get_logger
 from app.core.threads import running
+from app.core.tracing.metrics import counter, export
 from app.providers.schemas import MAX_SENDS, SEND_TIMEOUT_S, DeliveryError, EventSender, SendResult
 from app.tenancy.schemas import job_caller
 from app.webhooks import delivery_store, store

@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry, Gauge
 from app.core.errors import AppError
 from app.core.ids import format_id, new_uuid
 from app.core.jobs import INSTALLATION, Job, JobKey, JobQueue
-from app.core.metrics import counter, export
 from app.core.telemetry import error_type, get_logger
 from app.core.threads import running
+from app.core.tracing.metrics import counter, export
 from app.core.tracing.spans import root_span
 from app.settings.database import JobSettings
 

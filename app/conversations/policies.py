@@ -43,14 +43,14 @@ def merge_patch(base: JsonObject, patch: JsonObject) -> JsonObject:
     return merged
 
 
-def compaction_policy(given: CompactionIn, base: JsonObject) -> JsonObject:
-    """Return the compaction policy `base` with the given fields changed.
+def compaction_policy(policy: CompactionIn, base: JsonObject) -> JsonObject:
+    """Return the compaction policy `base` with the fields of a request changed.
 
     An explicit null means the setting, for the fields whose setting is read at each compaction.
     """
-    changed = given.model_dump(exclude_none=True)
-    for name in _NULLABLE & given.model_fields_set:
-        changed[name] = getattr(given, name)
+    changed = policy.model_dump(exclude_none=True)
+    for name in _NULLABLE & policy.model_fields_set:
+        changed[name] = getattr(policy, name)
     return {**base, **changed}
 
 
@@ -65,9 +65,9 @@ def default_compaction(settings: ConversationSettings) -> JsonObject:
     }
 
 
-def facts_policy(given: FactsIn, base: JsonObject) -> JsonObject:
-    """Return the facts policy `base` (extraction and redaction) with the given fields changed."""
-    return {**base, **given.model_dump(exclude_none=True)}
+def facts_policy(policy: FactsIn, base: JsonObject) -> JsonObject:
+    """Return the facts policy `base` (extraction and redaction) with the fields of a request changed."""
+    return {**base, **policy.model_dump(exclude_none=True)}
 
 
 def default_facts(settings: ConversationSettings) -> JsonObject:

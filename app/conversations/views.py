@@ -70,9 +70,9 @@ def _title_source(row: ConversationRow) -> Literal["caller", "model", "question"
 def _participants(row: ConversationRow) -> list[ParticipantOut]:
     """Return the speakers, then the tools. An actor that is both is a speaker."""
     speakers = [ParticipantOut.model_validate(item) for item in row.participants]
-    actors = {one.actor for one in speakers}
+    actors = {participant.actor for participant in speakers}
     tools = [ParticipantOut.model_validate(item | {"role": "tool"}) for item in row.tools]
-    return [*speakers, *(one for one in tools if one.actor not in actors)]
+    return [*speakers, *(participant for participant in tools if participant.actor not in actors)]
 
 
 def conversation_view(row: ConversationRow) -> Conversation:
@@ -204,9 +204,9 @@ def summary_view_for(caller: Caller, row: SummaryRow) -> Summary:
     return summary_view(replace(row, actors=[], text=None, abstract=None, lines=[], doubtful=[]))
 
 
-def participants_column(given: Iterable[Participant]) -> list[JsonObject]:
+def participants_column(participants: Iterable[Participant]) -> list[JsonObject]:
     """Return participants as they are stored, each actor once. The column, not the item, decides which are tools."""
-    by_actor = {item.actor: item.model_dump(exclude={"role"}) for item in given}
+    by_actor = {item.actor: item.model_dump(exclude={"role"}) for item in participants}
     return list(by_actor.values())
 
 

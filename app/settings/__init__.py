@@ -67,9 +67,11 @@ class Settings(BaseModel):
 
     def __init__(self, **values: object) -> None:
         """Read every group from the environment. `values` are single settings by name, which take precedence."""
-        given = {name: {key: values[key] for key in _names(group) & values.keys()} for name, group in _groups().items()}
-        known = {key for of_group in given.values() for key in of_group}
-        super().__init__(**given, **{key: value for key, value in values.items() if key not in known})
+        by_group = {
+            name: {key: values[key] for key in _names(group) & values.keys()} for name, group in _groups().items()
+        }
+        of_groups = {key for of_group in by_group.values() for key in of_group}
+        super().__init__(**by_group, **{key: value for key, value in values.items() if key not in of_groups})
 
     @property
     def admin_key_path(self) -> Path:
@@ -103,12 +105,12 @@ def setting_fields() -> dict[str, FieldInfo]:
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
     """Return the names with our prefix, or near to a setting, that are none; with the most similar setting."""
-    known = set(_variables())
-    short = [name.removeprefix(_PREFIX) for name in known if name.startswith(_PREFIX)]
+    variables = set(_variables())
+    short = [name.removeprefix(_PREFIX) for name in variables if name.startswith(_PREFIX)]
     unknown: list[str] = []
     for name in sorted(environment):
         upper = name.upper()
-        if upper in known or _OF_OTHERS.fullmatch(upper):
+        if upper in variables or _OF_OTHERS.fullmatch(upper):
             continue
         has_prefix = upper.startswith(_PREFIX)
         if not has_prefix and not upper.startswith("T"):
@@ -116,7 +118,7 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
         close = (
             difflib.get_close_matches(upper.removeprefix(_PREFIX), short, n=1, cutoff=_SIMILAR)
             if has_prefix
-            else difflib.get_close_matches(upper, known, n=1, cutoff=_VERY_SIMILAR)
+            else difflib.get_close_matches(upper, variables, n=1, cutoff=_VERY_SIMILAR)
         )
         if close:
             unknown.append(f"{name} (did you mean {_PREFIX}{close[0].removeprefix(_PREFIX)}?)")
@@ -143,5 +145,5 @@ def _names(group: type[SettingsGroup]) -> set[str]:
     """Return the names that a group takes as keywords: its fields and their aliases."""
     aliases = [field.validation_alias for field in group.model_fields.values()]
     return set(group.model_fields) | {
-        str(one) for alias in aliases if isinstance(alias, AliasChoices) for one in alias.choices
+        str(name) for alias in aliases if isinstance(alias, AliasChoices) for name in alias.choices
     }

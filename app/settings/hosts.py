@@ -25,13 +25,13 @@ def host_of(authority: str) -> str | None:
 
     None where the text is anything else: a URL parser would find a host in `[::1].evil.example` or `evil@127.0.0.1`.
     """
-    found = _AUTHORITY.fullmatch(authority.lower())
-    if found is None:
+    match = _AUTHORITY.fullmatch(authority.lower())
+    if match is None:
         return None
-    if found["ipv6"] is None:
-        return found["name"]
+    if match["ipv6"] is None:
+        return match["name"]
     try:
-        return str(IPv6Address(found["ipv6"]))
+        return str(IPv6Address(match["ipv6"]))
     except ValueError:
         return None
 
@@ -57,7 +57,7 @@ def is_loopback(host: str | None) -> bool:
         return False
 
 
-def accepts_host(given: Sequence[str], *, allowed: Sequence[str] | None, bound_to: str) -> bool:
+def accepts_host(hosts: Sequence[str], *, allowed: Sequence[str] | None, bound_to: str) -> bool:
     """Whether a request with these `Host` headers is for this server; loopback names always are.
 
     `allowed` are the hosts in the settings, of which `*` is any. Without them a server that is `bound_to` a loopback
@@ -65,16 +65,16 @@ def accepts_host(given: Sequence[str], *, allowed: Sequence[str] | None, bound_t
     """
     if ANY in (allowed or ()) or (allowed is None and not is_loopback(bound_to)):
         return True
-    host = host_of(given[0]) if len(given) == 1 else None
+    host = host_of(hosts[0]) if len(hosts) == 1 else None
     return is_loopback(host) or host in (allowed or ())
 
 
-def _hosts(given: object) -> object:
-    if not isinstance(given, str):
-        return given
-    entries = [text for item in given.split(",") if (text := item.strip().lower())]
-    found = [ANY if entry == ANY else _host(entry) for entry in entries]
-    return tuple(dict.fromkeys(found)) or None
+def _hosts(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    entries = [text for item in value.split(",") if (text := item.strip().lower())]
+    hosts = [ANY if entry == ANY else _host(entry) for entry in entries]
+    return tuple(dict.fromkeys(hosts)) or None
 
 
 def _host(entry: str) -> str:

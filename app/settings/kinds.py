@@ -41,11 +41,11 @@ def _base_url(url: str) -> SplitResult:
     return parts
 
 
-def names(given: object) -> object:
+def names(value: object) -> object:
     """Return the names in a text, separated by commas."""
-    if not isinstance(given, str):
-        return given
-    return tuple(dict.fromkeys(text for item in given.split(",") if (text := item.strip().lower()))) or None
+    if not isinstance(value, str):
+        return value
+    return tuple(dict.fromkeys(text for item in value.split(",") if (text := item.strip().lower()))) or None
 
 
 Names = Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(names)]
@@ -53,16 +53,16 @@ ApiRoot = Annotated[str, AfterValidator(api_root)]
 ServerUrl = Annotated[str, AfterValidator(server_url)]
 
 
-def origins(given: object) -> object:
+def origins(value: object) -> object:
     """Return the origins in a text, separated by commas, as browsers write them."""
-    if not isinstance(given, str):
-        return given
-    found = tuple(dict.fromkeys(text for item in given.split(",") if (text := item.strip().lower())))
-    for origin in found:
+    if not isinstance(value, str):
+        return value
+    origin_list = tuple(dict.fromkeys(text for item in value.split(",") if (text := item.strip().lower())))
+    for origin in origin_list:
         parts = urlsplit(origin)
         if origin != "*" and (not parts.scheme or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}"):
             raise ValueError("an origin is a scheme and a host, such as https://chat.example.com, without a path")
-    return found or None
+    return origin_list or None
 
 
 def nats_urls(urls: SecretStr) -> SecretStr:

@@ -15,38 +15,38 @@ ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES25
 _SCOPES: Final = frozenset({"read", "write", "admin"})
 
 
-def _texts(given: object) -> object:
-    if not isinstance(given, str):
-        return given
-    return tuple(dict.fromkeys(text for item in given.split(",") if (text := item.strip()))) or None
+def _texts(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return tuple(dict.fromkeys(text for item in value.split(",") if (text := item.strip()))) or None
 
 
-def _pairs(given: object) -> object:
+def _pairs(text: object) -> object:
     """Return the pairs in `name=value, name=value`. A name may have `=`, a value not."""
-    if not isinstance(given, str):
-        return given
-    found: dict[str, str] = {}
-    for item in given.split(","):
+    if not isinstance(text, str):
+        return text
+    pairs: dict[str, str] = {}
+    for item in text.split(","):
         if item.strip():
             name, separator, value = item.rpartition("=")
             if not separator or not name.strip() or not value.strip():
                 raise ValueError("pairs are like name=value, with commas between them")
-            found[name.strip()] = value.strip()
-    return found
+            pairs[name.strip()] = value.strip()
+    return pairs
 
 
-def _algorithms(given: tuple[str, ...] | None) -> tuple[str, ...]:
-    wrong = set(given or ()) - set(ALGORITHMS)
-    if wrong or not given:
+def _algorithms(value: tuple[str, ...] | None) -> tuple[str, ...]:
+    wrong = set(value or ()) - set(ALGORITHMS)
+    if wrong or not value:
         raise ValueError(f"the algorithms are some of {', '.join(ALGORITHMS)}")
-    return given
+    return value
 
 
-def _role_scopes(given: Mapping[str, str]) -> Mapping[str, str]:
-    for scopes in given.values():
+def _role_scopes(value: Mapping[str, str]) -> Mapping[str, str]:
+    for scopes in value.values():
         if not _SCOPES.issuperset(scopes.split("+")):
             raise ValueError("the scopes of a role are read, write and admin, with + between them")
-    return given
+    return value
 
 
 _Texts = Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(_texts)]

@@ -55,7 +55,7 @@ def place(head: ConversationRow, prepared: Sequence[PreparedTurn], *, session_ga
     # the clock may have been read before the lock was taken: times must not decrease with seq
     head = replace(head, now=max(head.now, head.updated_at))
     now, seq, chain = head.now, head.last_seq, head.chain_hash
-    session, last, tokens = head.session, head.last_occurred_at, head.token_count
+    session, last_at, tokens = head.session, head.last_occurred_at, head.token_count
     rev = head.rev + 1
     gap = timedelta(seconds=session_gap_s)
     rows: list[TurnRow] = []
@@ -64,9 +64,9 @@ def place(head: ConversationRow, prepared: Sequence[PreparedTurn], *, session_ga
         seq += 1
         row = _row(head, item, turn_id=item.draft.id or new_uuid(), seq=seq, rev=rev, chain=chain)
         chain = row.chain_hash or b""
-        if last is None or abs(row.occurred_at - last) > gap:
+        if last_at is None or abs(row.occurred_at - last_at) > gap:
             session += 1
-        last = row.occurred_at
+        last_at = row.occurred_at
         tokens += item.tokens
         rows.append(row)
         if item.prepared is not None:
@@ -81,7 +81,7 @@ def place(head: ConversationRow, prepared: Sequence[PreparedTurn], *, session_ga
         token_count=tokens,
         chain=chain,
         session=session,
-        last_occurred_at=last or now,
+        last_occurred_at=last_at or now,
         at=now,
     )
 
@@ -109,7 +109,7 @@ def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, 
     entries: list[IndexEntry] = []
     if item.prepared is not None:
         entries.append(turn_entry(head, row, item.prepared, (spot.index_position, spot.session)))
-    last = row.occurred_at if spot.is_last else head.last_occurred_at
+    last_at = row.occurred_at if spot.is_last else head.last_occurred_at
     return PlacedTurns(
         rows=[row],
         entries=entries,
@@ -120,7 +120,7 @@ def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, 
         chain=row.chain_hash or b"",
         # the next append continues after the newest live turn
         session=spot.session if spot.is_last else head.session,
-        last_occurred_at=last or now,
+        last_occurred_at=last_at or now,
         at=now,
     )
 
@@ -193,5 +193,5 @@ def new_participants(head: ConversationRow, rows: Sequence[TurnRow]) -> tuple[li
     )
 
 
-def _participant(actor: str, known: Mapping[str, JsonObject]) -> JsonObject:
-    return known.get(actor, {"actor": actor, "name": None, "aliases": []})
+def _participant(actor: str, by_actor: Mapping[str, JsonObject]) -> JsonObject:
+    return by_actor.get(actor, {"actor": actor, "name": None, "aliases": []})

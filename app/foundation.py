@@ -69,9 +69,14 @@ async def open_foundation(
         given = settings.tenancy.secret_key
         secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
         tenancy = Tenancy(
-            database, ops, secret=secret, settings=settings.tenancy, rates=settings.rates, epochs=epochs,
+            database,
+            ops,
+            secret=secret,
+            settings=settings.tenancy,
+            rates=settings.rates,
+            epochs=epochs,
             oidc=settings.oidc,
-        )  # fmt: skip
+        )
         try:
             yield Foundation(server, database, ops, reader, tenancy)
         finally:

@@ -28,8 +28,14 @@ def format_time(value: datetime) -> str:
         value = value.astimezone(UTC)
     # half the time of `isoformat`: a page of turns has hundreds of times
     return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (  # noqa: UP031
-        value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond // 1000,
-    )  # fmt: skip
+        value.year,
+        value.month,
+        value.day,
+        value.hour,
+        value.minute,
+        value.second,
+        value.microsecond // 1000,
+    )
 
 
 def next_midnight(after: datetime) -> datetime:

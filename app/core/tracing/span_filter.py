@@ -17,20 +17,43 @@ from opentelemetry.util.types import Attributes, AttributeValue
 
 SPAN_ATTRIBUTES: Final = frozenset(
     {
-        "http.request.method", "http.route", "http.response.status_code", "error.type", "url.scheme",
-        "network.protocol.name", "network.protocol.version", "db.system", "db.system.name",
-        "turnkeep.tenant_id", "turnkeep.key_id", "turnkeep.conversation_id", "turnkeep.job_id", "turnkeep.job_kind",
-        "turnkeep.attempt", "turnkeep.provider", "turnkeep.model", "turnkeep.purpose", "turnkeep.texts", "turnkeep.k",
-        "turnkeep.token_budget", "turnkeep.turns",
+        "http.request.method",
+        "http.route",
+        "http.response.status_code",
+        "error.type",
+        "url.scheme",
+        "network.protocol.name",
+        "network.protocol.version",
+        "db.system",
+        "db.system.name",
+        "turnkeep.tenant_id",
+        "turnkeep.key_id",
+        "turnkeep.conversation_id",
+        "turnkeep.job_id",
+        "turnkeep.job_kind",
+        "turnkeep.attempt",
+        "turnkeep.provider",
+        "turnkeep.model",
+        "turnkeep.purpose",
+        "turnkeep.texts",
+        "turnkeep.k",
+        "turnkeep.token_budget",
+        "turnkeep.turns",
     }
-)  # fmt: skip
+)
 """All attributes that are exported, apart from those of `_NAMED` and `server.address` of upstream endpoints."""
 METRIC_ATTRIBUTES: Final = frozenset(
     {
-        "http.request.method", "http.route", "http.response.status_code", "error.type", "url.scheme",
-        "network.protocol.version", "server.address", "server.port",
+        "http.request.method",
+        "http.route",
+        "http.response.status_code",
+        "error.type",
+        "url.scheme",
+        "network.protocol.version",
+        "server.address",
+        "server.port",
     }
-)  # fmt: skip
+)
 
 _NAMED: Final = frozenset({"mcp.method.name", "gen_ai.tool.name"})
 """Attributes whose values callers choose: exported if they are names of this server."""

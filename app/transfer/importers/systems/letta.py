@@ -30,9 +30,14 @@ from app.transfer.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "letta"
 _ROLES: Final = {
-    "user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM, "tool": Role.TOOL, "function": Role.TOOL,
-    "approval": Role.ASSISTANT, "summary": Role.ASSISTANT,
-}  # fmt: skip
+    "user": Role.USER,
+    "assistant": Role.ASSISTANT,
+    "system": Role.SYSTEM,
+    "tool": Role.TOOL,
+    "function": Role.TOOL,
+    "approval": Role.ASSISTANT,
+    "summary": Role.ASSISTANT,
+}
 
 _SAYS: Final = "send_message"
 

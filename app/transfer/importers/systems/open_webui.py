@@ -178,7 +178,11 @@ def _named_file(file: JsonObject) -> JsonObject:
     about = inner if isinstance(inner, dict) else {}
     url = file.get("url")
     is_link = isinstance(url, str) and not url.startswith("data:")
-    return without_null({
-        "type": file.get("type"), "id": file.get("id") or about.get("id"),
-        "name": file.get("name") or about.get("filename"), "url": url if is_link else None,
-    })  # fmt: skip
+    return without_null(
+        {
+            "type": file.get("type"),
+            "id": file.get("id") or about.get("id"),
+            "name": file.get("name") or about.get("filename"),
+            "url": url if is_link else None,
+        }
+    )

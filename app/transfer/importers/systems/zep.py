@@ -20,9 +20,13 @@ from app.transfer.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "zep"
 _ROLES: Final = {
-    "user": Role.USER, "norole": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM, "tool": Role.TOOL,
+    "user": Role.USER,
+    "norole": Role.USER,
+    "assistant": Role.ASSISTANT,
+    "system": Role.SYSTEM,
+    "tool": Role.TOOL,
     "function": Role.TOOL,
-}  # fmt: skip
+}
 
 
 def objects(document: JsonCursor) -> Iterator[ForeignObject]:

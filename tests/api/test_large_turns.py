@@ -80,8 +80,8 @@ async def test_a_context_looks_back_as_far_as_its_turns_fit(large: tuple[Client,
 
 async def test_forks_and_verification_go_through_all_of_it(large: tuple[Client, str], monkeypatch: Any) -> None:
     client, conversation = large
-    for module in ("fork", "verify"):
-        monkeypatch.setattr(f"app.conversations.turns.{module}._BATCH_BYTES", LIMIT)
+    for module in ("app.transfer.fork", "app.conversations.turns.verify"):
+        monkeypatch.setattr(f"{module}._BATCH_BYTES", LIMIT)
     fork = (await client.post(f"/v1/conversations/{conversation}/fork", json={})).json()
     assert fork["turn_count"] == 10
     for one in (conversation, fork["id"]):

@@ -11,10 +11,11 @@ PATIENT_MS = 30_000
 
 def shorten_timeout(monkeypatch: pytest.MonkeyPatch, provider: Any, *, timeout_s: float = 0.5) -> None:
     """Let an embedder or chat model give up soon, until the end of the test or `monkeypatch.undo()`."""
-    names = [name for name in ("_timeout_s", "_job_timeout_s") if hasattr(provider, name)]
-    assert names
-    for name in names:
-        monkeypatch.setattr(provider, name, timeout_s)
+    if hasattr(provider, "_timeout_s"):
+        monkeypatch.setattr(provider, "_timeout_s", timeout_s)
+    else:
+        limits = {"llm_timeout_ms": int(timeout_s * 1000), "llm_job_timeout_s": timeout_s}
+        monkeypatch.setattr(provider, "_settings", vars(provider)["_settings"].model_copy(update=limits))
 
 
 class StoppedClock:

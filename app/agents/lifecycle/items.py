@@ -11,7 +11,6 @@ from app.formats.service import parse_single_message, text_of
 from app.formats.turns import to_canonical
 
 _CHARACTERS_PER_TOKEN = 4
-_PARSED = ("role", "kind", "actor", "content", "tool_calls", "tool_call_id", "tool_results", "adapter")
 _MEMBER_OF = {"tool_calls": "", "tool_call_id": "/call_id", "actor": ""}
 
 

@@ -1,6 +1,6 @@
 """The fields of conversations, turns, summaries and responses, in the order of their records.
 
-A new field of a turn also needs its column in `tables`, in `TurnRow`, and in `TurnContent` and `Turn` of the schemas.
+What a new field of a turn needs besides is in ARCHITECTURE.md.
 """
 
 from typing import Final

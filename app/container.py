@@ -312,18 +312,10 @@ def build_container(
     governance = deletion.governance
     imports, forker = build_transfer(settings, base, operations, parts, memory, index=index, counter=counter)
     lifecycle = Lifecycle(
-        database,
-        conversations=conversations,
-        sessions=services.sessions,
-        summaries=services.summaries,
-        contexts=contexts,
-        compactor=compactor,
-        governance=governance,
-        facts=facts,
-        queue=queue,
-        secret=tenancy.secret_for("operation-tokens"),
-        settings=settings,
-    )
+        database, conversations=conversations, sessions=services.sessions, summaries=services.summaries,
+        contexts=contexts, compactor=compactor, governance=governance, facts=facts, queue=queue,
+        secret=tenancy.secret_for("operation-tokens"), settings=settings,
+    )  # fmt: skip
     subscriptions = build_subscriptions(settings, database, facts)
     generation, responses, openai_conversations = build_generation(
         settings, services, memory, contexts, governance, forker, upstream, subscriptions

@@ -37,8 +37,8 @@ _LOST_AT_ONCE = 100
 _MAX_OPEN = 100
 # results are read by who started the operation, mostly within minutes
 _KEPT = timedelta(days=1)
-# an operation pauses within a lease, so that jobs that wait have their turn
-_RUN_PER_LEASE = 2 / 3
+# an operation pauses within its lease, and after this time, so that jobs that wait have their turn
+_RUN_PER_LEASE, _RUN_S = 2 / 3, 20.0
 
 
 class OperationStopped(Exception):
@@ -280,7 +280,7 @@ class Operations:
             row = await store.begin(tx, tenant_id, operation_id)
             if row is None:
                 return None
-            run = OperationRun(row, step_s=_RUN_PER_LEASE * self._settings.job_lease_s)
+            run = OperationRun(row, step_s=min(_RUN_PER_LEASE * self._settings.job_lease_s, _RUN_S))
             if row.status == OperationStatus.CANCELLING.value:
                 await self._end(tx, run, self.handlers[row.kind], OperationStatus.CANCELLED, None)
                 return None

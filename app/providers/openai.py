@@ -77,7 +77,8 @@ class OpenAIEmbedder:
         }
         self._waiting: dict[Purpose, int] = dict.fromkeys(purposes, 0)
         self._log = get_logger()
-        self._client = client_of(endpoint, timeout_s=self._timeout_s)
+        # a connection may take as long as an answer
+        self._client = client_of(endpoint, timeout_s=self._timeout_s).with_options(timeout=self._timeout_s)
 
     @property
     def space(self) -> EmbeddingSpaceName:

@@ -74,7 +74,7 @@ class StreamSettings(SettingsGroup):
     @property
     def sweep_s(self) -> float:
         """The time between two searches for open turns whose lease has ended: they stay open that much longer."""
-        return self.stream_lease_s / 12
+        return min(self.stream_lease_s / 12, 5.0)
 
 
 class LiveSettings(SettingsGroup):

@@ -238,7 +238,9 @@ class Forker:
         if newest is not None:
             session = await self._index.session_around(caller, tx, conversation_id=fork_id, position=chain.seq + 1)
             counters = HeadCounters(session or 1, newest.occurred_at, parent.language)
-            await restore_store.write_head(tx, caller.tenant_id, fork_id, chain=chain, rev=1, counters=counters)
+            await restore_store.write_head(
+                tx, caller.tenant_id, fork_id, chain=chain, rev=1, counters=counters, active_at=fork.created_at
+            )
         if places and places[0] <= parent.erased_position:
             await self._copy_summaries(caller, tx, parent, fork, places)
 

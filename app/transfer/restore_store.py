@@ -170,6 +170,7 @@ async def write_head(
     rev: int,
     counters: HeadCounters,
     updated_at: datetime | None = None,
+    active_at: datetime | None = None,
 ) -> None:
     """Write the end of the chain into a locked head, and what it counts of its turns.
 
@@ -180,6 +181,7 @@ async def write_head(
         update conversation_heads h set last_seq = $3, rev = $4, chain_hash = $5,
             updated_at = greatest(h.updated_at, $6::timestamptz), turn_count = n.turns, token_count = n.tokens,
             session = $7, last_occurred_at = $8, language = coalesce($9, h.language),
+            active_at = coalesce(h.active_at, $10::timestamptz),
             reserved_positions = greatest(h.reserved_positions, n.last_position - $3)
         from (
             select count(*) filter (where t.superseded_by is null) as turns,
@@ -198,6 +200,7 @@ async def write_head(
         counters.session,
         counters.last_occurred_at,
         counters.language,
+        active_at,
     )
 
 

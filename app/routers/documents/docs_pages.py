@@ -63,7 +63,7 @@ async def get_style_of_error_codes() -> FileResponse:
     return FileResponse(_FOLDER / "errors.css", headers=_ERRORS_HEADERS)
 
 
-@router.get("/openapi.json")
+@router.api_route("/openapi.json", methods=["GET", "HEAD"])
 async def get_openapi(request: Request) -> Response:
     """Show the OpenAPI document."""
     return _encoded_once(request, openapi_document)

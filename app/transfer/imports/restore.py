@@ -66,7 +66,8 @@ class ConversationRestorer:
         self, caller: Caller, tx: Transaction, record: ConversationRecord, line: int, children: Children
     ) -> RestoredConversation:
         """Store a conversation exactly. Raises NotExactError; RecordRefusedError."""
-        _require_members(record, _REQUIRED, line)
+        if missing := _missing(record, _REQUIRED):
+            raise RecordRefusedError(line, missing)
         columns = conversation_columns(record)
         conversation_id = ConversationId(record.id or UUID(int=0))
         existing = RestoredConversation(ConversationOutcome.EXISTING, conversation_id, 0, 0)
@@ -151,19 +152,19 @@ def require_content(record: TurnRecord, line: int, limits: LimitSettings) -> Non
         raise RecordRefusedError(line, wrong)
 
 
-def _require_members(record: ConversationRecord | TurnRecord, names: Sequence[str], line: int) -> None:
-    missing = [FieldError(f"/{name}", "This is required.") for name in names if getattr(record, name) is None]
-    if missing:
-        raise RecordRefusedError(line, missing)
+def _missing(record: ConversationRecord | TurnRecord, names: Sequence[str]) -> list[FieldError]:
+    return [FieldError(f"/{name}", "This is required.") for name in names if getattr(record, name) is None]
 
 
 def _require_complete(record: TurnRecord, line: int) -> None:
     is_committed = record.status == "committed"
-    _require_members(record, _REQUIRED_IF_COMMITTED if is_committed else _REQUIRED_OF_TURNS, line)
+    wrong = _missing(record, _REQUIRED_IF_COMMITTED if is_committed else _REQUIRED_OF_TURNS)
     if is_committed and (record.position or 0) > (record.seq or 0) + MAX_RESERVED:
-        raise RecordRefusedError(line, [FieldError("/position", f"at most {MAX_RESERVED} after its seq")])
+        wrong.append(FieldError("/position", f"at most {MAX_RESERVED} after its seq"))
     if not is_committed and record.seq is not None:
-        raise RecordRefusedError(line, [FieldError("/seq", "only a committed turn has a seq")])
+        wrong.append(FieldError("/seq", "only a committed turn has a seq"))
+    if wrong:
+        raise RecordRefusedError(line, wrong)
 
 
 def conversation_columns(record: ConversationRecord) -> dict[str, object]:

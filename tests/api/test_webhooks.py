@@ -480,7 +480,7 @@ async def test_a_claim_reads_few_lanes_of_a_large_backlog(service: Service, clie
     ours = [lane.tenant_id for lane in claimed if lane.tenant_id in {client.tenant_id, waiting.tenant_id}]
     assert ours == [waiting.tenant_id] * 3
     assert read is not None
-    # a claim that goes through the lanes of a tenant reads 5 000; in some runs about 2 600 are read, for an unknown reason
+    # a claim that goes through the lanes of a tenant reads 5 000; some runs read about 2 600, the reason is not known
     assert read["rows"] < 4000
 
 

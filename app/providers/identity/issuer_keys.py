@@ -34,7 +34,7 @@ _MAX_ANSWER_BYTES: Final = 256 * 1024
 _MAX_AGE_S: Final = 3600.0
 """Age from which the keys are fetched again: a key that the issuer has withdrawn is accepted for so long."""
 _MAX_STALE_S: Final = 86_400.0
-"""Time for which older keys are used while the issuer does not answer: an outage of a night refuses nobody."""
+"""Time for which older keys are used while the issuer does not answer: an outage of a night refuses no request."""
 _REFRESH_INTERVAL_S: Final = 10.0
 """Shortest time between two fetches, which anyone can cause with a token that names an unknown key."""
 _TIMEOUT_S: Final = 5.0

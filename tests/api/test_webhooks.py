@@ -456,6 +456,8 @@ async def test_a_process_sends_a_lane_once_at_a_time_after_its_own_lease_has_end
 
 
 async def test_a_claim_reads_few_lanes_of_a_large_backlog(service: Service, client: Client) -> None:
+    # a claim reads some rows of each receiver, and other tests have left hundreds of receivers in this database
+    await run_sql(service, "delete from webhook_lanes")
     async with await service.new_tenant() as waiting:
         busy, later = uuid.uuid4(), uuid.uuid4()
         insert = (
@@ -476,12 +478,9 @@ async def test_a_claim_reads_few_lanes_of_a_large_backlog(service: Service, clie
             )
         for one in (client, waiting):
             await run_sql(service, "delete from webhook_lanes where tenant_id = $1", one.tenant_id)
-    # other tests may have left deliveries that are due by now
-    ours = [lane.tenant_id for lane in claimed if lane.tenant_id in {client.tenant_id, waiting.tenant_id}]
-    assert ours == [waiting.tenant_id] * 3
+    assert [lane.tenant_id for lane in claimed] == [waiting.tenant_id] * 3
     assert read is not None
-    # a claim that goes through the lanes of a tenant reads 5 000; some runs read about 2 600, the reason is not known
-    assert read["rows"] < 4000
+    assert read["rows"] < 500
 
 
 async def test_a_receiver_gets_a_few_requests_at_once(service: Service, client: Client, receiver: Receiver) -> None:

@@ -27,6 +27,7 @@ from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.schemas import EntryKind, Mode, SearchScope
 from app.memory.longterm.schemas import Memory, QueryText
 from app.memory.schemas import Fact
+from app.recall.passages import Passage
 
 Threshold: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=1)]
 Weight: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=5)]
@@ -327,8 +328,12 @@ class SpaceComparisonResult(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RecalledTurn:
-    """A recalled turn for context assembly. `conversation` is the name of its conversation, if that is another one."""
+    """A recalled turn for context assembly. `conversation` is the name of its conversation, if that is another one.
+
+    `passages`: the best passages of a long turn for the query, the best first; empty for a short turn.
+    """
 
     turn: CanonicalTurn
     score: float
     conversation: str | None = None
+    passages: Sequence[Passage] = ()

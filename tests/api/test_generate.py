@@ -20,7 +20,7 @@ from app.core.ids import ConversationId, format_id, new_uuid, parse_id
 from app.formats.schemas import Role
 from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service, problem
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_fake_chat, says
 from tests.support.live import serving
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -196,19 +196,47 @@ async def test_a_refusal_by_the_endpoint_keeps_its_status_and_its_error(tenant: 
     fake.retry_after = None
 
 
-async def test_after_a_refusal_as_too_long_contexts_are_as_large_as_the_window_that_it_named(
+TOO_LONG = Reply("This model's maximum context length is 2048 tokens.", mode="refused_as")
+
+
+@pytest.mark.parametrize(("stream", "stored"), [(False, True), (True, True), (False, False)])
+async def test_after_a_refusal_as_too_long_the_context_is_built_again_for_the_window_that_it_named(
+    tenant: Client, fake: FakeChat, *, stream: bool, stored: bool
+) -> None:
+    conversation = await tenant.conversation()
+    await tenant.append(conversation, *[f"{number}: {'many words of a long evening ' * 12}" for number in range(60)])
+    model = f"narrow-{stream}-{stored}"
+    body = {"conversation_id": conversation, "messages": HI, "model": model, "stream": stream}
+    if not stored:
+        first = await tenant.post(
+            "/openai/v1/responses", json={"model": "wide", "input": "Hi", "conversation": conversation}
+        )
+        body = {"model": model, "input": "Hi", "store": False, "previous_response_id": first.json()["id"]}
+    fake.replies, fake.reply = [TOO_LONG], says("Hello.")
+    answer = await tenant.post("/v1/generate" if stored else "/openai/v1/responses", json=body)
+    assert answer.status_code == 200
+    assert "Hello." in answer.text
+    refused, answered = (len(json.dumps(chat["messages"])) // 4 for chat in fake.chats[-2:])
+    assert refused > 4000
+    assert 1000 < answered < 2048
+    if stored:
+        newest = (await tenant.get(f"/v1/conversations/{conversation}/turns?limit=3")).json()["data"]
+        assert [turn["content"] for turn in newest[1:]] == ["hi", "Hello."]
+
+
+async def test_a_request_that_is_too_long_again_or_whose_caller_chose_the_budget_is_refused(
     tenant: Client, fake: FakeChat
 ) -> None:
     conversation = await tenant.conversation()
     await tenant.append(conversation, *[f"{number}: {'many words of a long evening ' * 12}" for number in range(60)])
-    body = {"conversation_id": conversation, "messages": HI, "model": "narrow"}
-    fake.reply = Reply("This model's maximum context length is 2048 tokens.", mode="refused_as")
-    problem(await tenant.post("/v1/generate", json=body), 400, "model_context_exceeded")
+    body = {"conversation_id": conversation, "messages": HI, "model": "narrower"}
+    for request, count in ((body | {"token_budget": 6000}, 1), (body | {"model": "narrowest"}, 2)):
+        before = len(fake.chats)
+        fake.reply = TOO_LONG
+        problem(await tenant.post("/v1/generate", json=request), 400, "model_context_exceeded")
+        assert len(fake.chats) - before == count
     fake.reply = says("Hello.")
-    assert (await tenant.post("/v1/generate", json=body)).status_code == 200
-    refused, answered = (len(json.dumps(chat["messages"])) // 4 for chat in fake.chats[-2:])
-    assert refused > 4000
-    assert 1000 < answered < 2048
+    assert (await tenant.history(conversation))[-1]["content"].startswith("59:")
 
 
 async def test_the_owner_is_that_of_a_conversation_that_is_created(tenant: Client) -> None:
@@ -305,7 +333,7 @@ async def test_where_no_answer_begins_no_conversation_is_left(
 ) -> None:
     history = [*HI, {"role": "assistant", "content": "Hello."}, *HI]
     orphan = {"role": "tool", "tool_call_id": "call_x", "content": "x"}
-    fake.reply = Reply(mode="too_long")
+    fake.reply = FILTERED
     for body, status in [
         ({"messages": history}, 400), ({"messages": [orphan]}, 422), ({"messages": HI, "token_budget": 1}, 422),
     ]:  # fmt: skip
@@ -368,7 +396,7 @@ async def test_an_answer_that_is_whole_is_stored_though_its_client_goes_away_mea
 async def test_a_conversation_in_which_another_caller_has_appended_is_not_deleted(
     tenant: Client, fake: FakeChat
 ) -> None:
-    fake.reply, fake.replies = says("late"), [Reply(mode="too_long", delay_s=0.5)]
+    fake.reply, fake.replies = says("late"), [Reply(mode="filtered", delay_s=0.5)]
     fake.asked.clear()
     asking = asyncio.create_task(tenant.post("/v1/generate", json={"messages": HI}))
     await fake.asked.wait()
@@ -377,8 +405,8 @@ async def test_a_conversation_in_which_another_caller_has_appended_is_not_delete
     assert (await asking).status_code == 400
     assert [turn["content"] for turn in await tenant.history(only["id"])] == ["I have found you"]
     # and one with a name is begun at first use, answered or not
-    fake.replies = [Reply(mode="too_long")]
-    problem(await tenant.post("/v1/generate", json={"messages": HI, "external_id": "x"}), 400, "model_context_exceeded")
+    fake.replies = [FILTERED]
+    problem(await tenant.post("/v1/generate", json={"messages": HI, "external_id": "x"}), 400, "model_refused")
     assert await tenant.conversation(external_id="x") != only["id"]
     assert len((await tenant.get("/v1/conversations")).json()["data"]) == 2
 
@@ -427,7 +455,7 @@ async def test_after_a_failure_a_repeat_is_answered_again_in_the_same_conversati
     stream: bool,  # noqa: FBT001
 ) -> None:
     body = {"messages": HI, "stream": stream}
-    fake.replies = [says("one two three", breaks_after=2), Reply(mode="too_long")]
+    fake.replies = [says("one two three", breaks_after=2), FILTERED]
     if not stream:
         fake.replies[0] = Reply(mode="wrong_json")
     for _ in range(2):

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, cast
 from uuid import UUID
@@ -28,8 +28,9 @@ from app.conversations.schemas.responses import ContinuedResponse, ResponseReque
 from app.conversations.service import Conversations, Exchange, Exchanges, Sessions, TurnReplacement, open_answer_turn
 from app.core.errors import AppError, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
-from app.formats.schemas import JsonObject, Kind, Role
+from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
 from app.governance.service import Governance
+from app.providers.schemas import UpstreamRefusal
 from app.providers.service import Upstream, estimated_tokens, output_tokens, require_model
 from app.settings import Settings
 from app.tenancy.schemas import Caller
@@ -42,16 +43,22 @@ _THREAD_MESSAGES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """The request to the endpoint, the gap of its context, and the exchange for the answer; None stores nothing.
+    """The request to the endpoint, its context, and the exchange for the answer; None stores nothing.
 
-    `on_disconnect`: what happens to the exchange if the client disconnects.
+    `on_disconnect`: what happens to the exchange if the client disconnects. `again` builds the context again.
     """
 
     conversation_id: ConversationId | None
     body: JsonObject
-    gap: Gap | None
+    context: Context
     exchange: Exchange | None
+    again: Callable[[], Awaitable[Context]]
     on_disconnect: OnDisconnect = "abort"
+
+    @property
+    def gap(self) -> Gap | None:
+        """Return the gap of the context."""
+        return self.context.gap
 
 
 @dataclass(slots=True)
@@ -190,14 +197,9 @@ class Preparation:
         new, earlier = messages.to_store(start), list[TurnId]()
         if target.is_private:
             new, earlier = await self._store_first(target, new)
-        context = await self._services.contexts.build(
-            self._caller,
-            target.conversation_id,
-            request=self._wanted(),
-            upcoming=messages.canonical(start + len(earlier)),
-            before=None if regenerated is None else regenerated.position,
-        )
-        self._require_shown(context)
+        upcoming = messages.canonical(start + len(earlier))
+        before = None if regenerated is None else regenerated.position
+        context = await self._context(target.conversation_id, upcoming, before)
         exchange = await self._services.exchanges.open(
             self._caller,
             target.conversation_id,
@@ -207,29 +209,57 @@ class Preparation:
             idempotency_key=self._key,
             response=self._response(target, earlier),
         )
-        body = _with_messages(self._body, context)
-        return PreparedRequest(target.conversation_id, body, context.gap, exchange, self._request.on_disconnect)
+        return PreparedRequest(
+            target.conversation_id,
+            _with_messages(self._body, context),
+            context,
+            exchange,
+            again=partial(self._context, target.conversation_id, upcoming, before),
+            on_disconnect=self._request.on_disconnect,
+        )
+
+    async def _context(
+        self, conversation_id: ConversationId, upcoming: Sequence[CanonicalTurn], before: int | None
+    ) -> Context:
+        context = await self._services.contexts.build(
+            self._caller, conversation_id, request=self._wanted(), upcoming=upcoming, before=before
+        )
+        self._require_shown(context)
+        return context
+
+    async def shortened(self, prepared: PreparedRequest, refusal: UpstreamRefusal) -> PreparedRequest:
+        """Return the request with a shorter context, after a refusal from which the model's window was learnt.
+
+        Raises the refusal if it has another reason, if the context would be no shorter, or if the caller chose its
+        budget.
+        """
+        is_too_long = refusal.code == "model_context_exceeded" and self._request.token_budget is None
+        if not is_too_long or self._budget() >= prepared.context.usage.budget:
+            raise refusal
+        context = await prepared.again()
+        return replace(prepared, body=_with_messages(self._body, context), context=context)
 
     async def _unstored(self, previous: ContinuedResponse | None) -> PreparedRequest:
         """Build the context of a request of which nothing is stored, after the turns of its conversation, if any."""
-        name, wanted, upcoming = self._request.conversation, self._wanted(), self._messages.canonical(0)
+        name, upcoming = self._request.conversation, self._messages.canonical(0)
         if previous is not None:
             conversation_id = previous.conversation_id
         else:
             conversation_id = None if name is None else await find_conversation(self._conversations, self._caller, name)
         if conversation_id is None:
             owner, project = (None, None) if name is None else (name.owner, name.project)
-            context = await self._services.contexts.first(
-                self._caller, request=wanted, upcoming=upcoming, project=project or "default", owner=owner
-            )
+            again = partial(self._first_context, upcoming, project=project or "default", owner=owner)
         else:
             await self._require_owner(conversation_id)
             before = None if previous is None else previous.position + 1
-            context = await self._services.contexts.build(
-                self._caller, conversation_id, request=wanted, upcoming=upcoming, before=before
-            )
-        self._require_shown(context)
-        return PreparedRequest(None, _with_messages(self._body, context), context.gap, None)
+            again = partial(self._context, conversation_id, upcoming, before)
+        context = await again()
+        return PreparedRequest(None, _with_messages(self._body, context), context, None, again=again)
+
+    async def _first_context(self, upcoming: Sequence[CanonicalTurn], *, project: str, owner: str | None) -> Context:
+        return await self._services.contexts.first(
+            self._caller, request=self._wanted(), upcoming=upcoming, project=project, owner=owner
+        )
 
     async def _require_owner(self, conversation_id: ConversationId) -> None:
         """Raise Conflict `conversation_owned` if the request names another owner than that of the conversation."""

@@ -136,10 +136,15 @@ class Generation:
         if request.is_passed_on:
             return GenerationResult(await self.post(caller, _COMPLETIONS, body_with_model), None, [])
         async with AsyncExitStack() as cleanup:
-            prepared = await Preparation(self._preparation, caller, request, body_with_model).prepare(cleanup)
+            preparation = Preparation(self._preparation, caller, request, body_with_model)
+            prepared = await preparation.prepare(cleanup)
             try:
                 async with self._renewed(prepared.exchange):
-                    completion = await upstream.post(caller.tenant_id, _COMPLETIONS, prepared.body)
+                    try:
+                        completion = await upstream.post(caller.tenant_id, _COMPLETIONS, prepared.body)
+                    except UpstreamRefusal as refusal:
+                        prepared = await preparation.shortened(prepared, refusal)
+                        completion = await upstream.post(caller.tenant_id, _COMPLETIONS, prepared.body)
                 offered = offered_tools(prepared.body, allowed=request.allowed_tools)
                 completion, answer = read_completion(completion, offered=offered, allowed=request.allowed_tools)
                 turns = await self._commit_whole(caller, prepared, answer)
@@ -163,16 +168,23 @@ class Generation:
             return
         upstream = require_model(self._upstream)
         body = {"model": upstream.model, **request.body}
-        prepared, stream = None, None
+        preparation, prepared, stream = None, None, None
         async with AsyncExitStack() as cleanup:
             if not request.is_passed_on:
-                prepared = await Preparation(self._preparation, caller, request, body).prepare(cleanup)
+                preparation = Preparation(self._preparation, caller, request, body)
+                prepared = await preparation.prepare(cleanup)
                 body = prepared.body
             try:
                 async with AsyncExitStack() as stack:
                     if prepared is not None:
                         await stack.enter_async_context(self._renewed(prepared.exchange))
-                    streamed = await _open_stream(upstream, stack, caller, body)
+                    try:
+                        streamed = await _open_stream(upstream, stack, caller, body)
+                    except UpstreamRefusal as refusal:
+                        if preparation is None or prepared is None:
+                            raise
+                        prepared = await preparation.shortened(prepared, refusal)
+                        streamed = await _open_stream(upstream, stack, caller, prepared.body)
                     cleanup.pop_all()  # the client learns of the conversation from here on
                     stream = AnswerStream(self, caller, prepared, streamed, request)
                     yield stream

@@ -1,17 +1,16 @@
 """Passages: runs of a long turn's plain text between sentence or line bounds. Pure.
 
-A text is divided into blocks of whole sentences or lines; a passage is as many neighbouring blocks as fit. Passages are
-compared by the words of the query, of which those that are rare in this text count more, and by the cosine of the
-pieces that the index has embedded. Behind these pieces, words alone decide. All of it is done by arrays and by calls
-that take a block at a time, since a turn may have a mebibyte.
+A text is divided into units, its sentences or lines, and a passage is the best unit with as many of its neighbours as
+fit. Units are compared by the words of the query, of which those that are rare in this text count more, and by the
+cosine of the pieces around them that the index has embedded. Behind these pieces, words alone decide. It takes a call
+for each unit and arrays for the rest, since a turn may have a mebibyte.
 
 Lengths are estimated: a character costs one, one that is not ASCII three. The tokens of the whole turn were counted
 when it was stored, so `token_cost` is what a token of this turn costs on average.
 """
 
 import re
-from bisect import bisect_right
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -33,12 +32,15 @@ _MARGIN: Final = 0.95
 """Of a passage's room: parts of a text have more tokens than it has on average."""
 _SHOWN_LANGUAGE: Final = 4_000
 """Characters that show the language of a text."""
-_MIN_BLOCKS: Final = 8
-"""In a text of fewer blocks, how many of them have a word says little about the word."""
-_SATURATION: Final = 0.3
-_TOGETHER: Final = 0.3
-"""Weight of the words that stand together in one block of a passage."""
-_MEANING: Final = 0.5
+_MIN_COST: Final = 60
+"""Shorter sentences and lines are compared with those that follow."""
+_MIN_UNITS: Final = 8
+"""In a text of fewer units, how many of them have a word says little about the word."""
+_NEAR: Final = 2
+"""Units before and after one whose words count with it."""
+_NEIGHBOURS: Final = 0.3
+"""Weight of the words of a unit and its neighbours, beside those of the unit itself."""
+_MEANING: Final = 0.3
 _MEANING_OF_WORDS: Final = 0.5
 _MEANING_OF_ALL_WORDS: Final = 0.3
 """Where no vector is known, the meaning is estimated from the share of the words as in `scoring`."""
@@ -50,7 +52,6 @@ _SPACES: Final = " \t\u3000"
 _WEAK_BOUNDS: Final = ",;|&}])>\u3001\uff0c\uff1b"
 
 Floats: TypeAlias = NDArray[np.float64]
-Places: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +108,30 @@ def find_passages(
 ) -> list[Passage]:
     """Return the best passages of a text for a query, the best first, none of which overlap. Blocking.
 
-    There is always one, also if nothing matches: then it is the first. `max_cost` is that of the longest passage.
+    Of any text but an empty one there is a passage, also if nothing matches: then it is the first. `max_cost` is that
+    of the longest passage.
     """
+    if not text:
+        return []
     ruler = _Ruler(text)
-    blocks = split_blocks(text, ruler, max_cost * _MARGIN)
-    windows = _windows(blocks, ruler, max_cost * _MARGIN)
-    starts = np.array([blocks[first][0] for first, _ in windows])
-    ends = np.array([blocks[behind - 1][1] for _, behind in windows])
-    words = _word_scores(text, query, blocks, windows)
-    scores = (1 - _MEANING) * words + _MEANING * _meanings(starts, ends, words, pieces)
+    room = max_cost * _MARGIN
+    units = split_units(text, ruler, room)
+    words = _word_scores(text, query, units)
+    scores = (1 - _MEANING) * words + _MEANING * _meanings(units, words, pieces)
     passages: list[Passage] = []
+    free = [True] * len(units)
     for at in np.argsort(-scores, kind="stable").tolist():
         score = float(scores[at])
         if passages and (len(passages) == MAX_PASSAGES or score < _GOOD * passages[0].score or score <= 0):
             break
-        start, end = _trim(text, int(starts[at]), int(ends[at]))
-        if start < end and all(end <= other.start or start >= other.end for other in passages):
+        if not free[at]:
+            continue
+        first, behind = _grow(units, at, free, ruler, room)
+        free[first:behind] = [False] * (behind - first)
+        start, end = _trim(text, units[first][0], units[behind - 1][1])
+        if start < end:
             passages.append(Passage(start, end, score))
-    return passages or [Passage(0, int(ends[0]), 0.0)]
+    return passages or [Passage(0, units[0][1], 0.0)]
 
 
 class _Ruler:
@@ -132,11 +139,15 @@ class _Ruler:
 
     def __init__(self, text: str) -> None:
         self.length: Final = len(text)
-        self._sums: Places | None = None
+        self._sums: NDArray[np.int64] | None = None
         if not text.isascii():
             codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
             costs = np.where(codes < 128, 1, _OTHER_COST)  # noqa: PLR2004 - ASCII
             self._sums = np.concatenate(([0], np.cumsum(costs)))
+
+    def cost(self, start: int, end: int) -> int:
+        """Return the cost of a run."""
+        return end - start if self._sums is None else int(self._sums[end] - self._sums[start])
 
     def reach(self, start: int, cost: float) -> int:
         """Return the farthest end of a run from `start` that costs no more; at least one character."""
@@ -147,28 +158,25 @@ class _Ruler:
         return max(end, start + 1)
 
 
-def split_blocks(text: str, ruler: _Ruler, max_cost: float) -> list[tuple[int, int]]:
-    """Divide a text into blocks of whole sentences or lines, each about half as long as a passage.
+def split_units(text: str, ruler: _Ruler, max_cost: float) -> list[tuple[int, int]]:
+    """Divide a text into sentences and lines; short ones are one unit with those that follow.
 
-    A longer sentence or line is one block if it fits into a passage; otherwise it is cut between words, else behind a
-    comma or a bracket, else anywhere.
+    One that is longer than a passage is cut between words, else behind a comma or a bracket, else anywhere.
     """
     bounds = [match.end() for match in _BOUND.finditer(text)]
-    blocks: list[tuple[int, int]] = []
-    start = 0
+    if not bounds or bounds[-1] < ruler.length:
+        bounds.append(ruler.length)
+    units: list[tuple[int, int]] = []
+    start = place = 0
     while start < ruler.length:
-        near = ruler.reach(start, max_cost / 2)
-        place = bisect_right(bounds, near)
-        if near >= ruler.length:
-            end = ruler.length
-        elif place and bounds[place - 1] > start:
-            end = bounds[place - 1]
-        else:
-            following = bounds[place] if place < len(bounds) else ruler.length
-            end = following if following <= ruler.reach(start, max_cost) else _weak_cut(text, start, near)
-        blocks.append((start, end))
+        longest = ruler.reach(start, max_cost)
+        place = bisect_left(bounds, min(ruler.reach(start, _MIN_COST), longest), place)
+        end = bounds[place]
+        if end > longest:
+            end = bounds[place - 1] if place and bounds[place - 1] > start else _weak_cut(text, start, longest)
+        units.append((start, end))
         start = end
-    return blocks
+    return units
 
 
 def _weak_cut(text: str, start: int, limit: int) -> int:
@@ -181,18 +189,21 @@ def _weak_cut(text: str, start: int, limit: int) -> int:
     return limit
 
 
-def _windows(blocks: Sequence[tuple[int, int]], ruler: _Ruler, max_cost: float) -> list[tuple[int, int]]:
-    """Return the passages to compare as ranges of blocks, `(first, behind the last)`: from each block, all that fit."""
-    windows: list[tuple[int, int]] = []
-    behind = 0
-    for first, (start, _) in enumerate(blocks):
-        limit = ruler.reach(start, max_cost)
-        before, behind = behind, max(behind, first + 1)
-        while behind < len(blocks) and blocks[behind][1] <= limit:
+def _grow(
+    units: Sequence[tuple[int, int]], at: int, free: Sequence[bool], ruler: _Ruler, max_cost: float
+) -> tuple[int, int]:
+    """Return a unit with those around it that fit into a passage, as a range of units: `(first, behind the last)`."""
+    first, behind = at, at + 1
+    is_growing = True
+    while is_growing:
+        is_growing = False
+        if behind < len(units) and free[behind] and ruler.cost(units[first][0], units[behind][1]) <= max_cost:
             behind += 1
-        if behind > before:
-            windows.append((first, behind))
-    return windows or [(0, 0)]
+            is_growing = True
+        if first and free[first - 1] and ruler.cost(units[first - 1][0], units[behind - 1][1]) <= max_cost:
+            first -= 1
+            is_growing = True
+    return first, behind
 
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
@@ -201,84 +212,80 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     return end - len(run.lstrip()), start + len(run.rstrip())
 
 
-def _word_scores(
-    text: str, query: PreparedQuery, blocks: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]]
-) -> Floats:
-    """Return the share of the query's words that each passage has, from 0 to 1; words that are rare here count more."""
+def _word_scores(text: str, query: PreparedQuery, units: Sequence[tuple[int, int]]) -> Floats:
+    """Return the share of the query's words that each unit and its neighbours have, from 0 to 1.
+
+    Words that few units have count more.
+    """
     analyser = Analyser()
     language = analyser.detect(text[:_SHOWN_LANGUAGE]) or query.language or DEFAULT
     groups = query.words([language]).groups
     if not groups:
-        return np.zeros(len(windows))
+        return np.zeros(len(units))
     latin = languages_of_words(query.language, [language]).latin
-    count = _WordCounter(groups, lambda word: [analyser.stem(word, code) for code in latin])
-    counts = np.array([count(text[start:end]) for start, end in blocks], dtype=np.float64)
-    frequencies = (counts > 0).sum(axis=0)
-    size = max(len(blocks), _MIN_BLOCKS)
+    finder = _WordFinder(groups, lambda word: [analyser.stem(word, code) for code in latin])
+    has = np.zeros((len(units), len(groups)), dtype=np.bool_)
+    for row, (start, end) in enumerate(units):
+        places = finder.places(text[start:end])
+        if places:
+            has[row, list(places)] = True
+    frequencies = has.sum(axis=0)
+    size = max(len(units), _MIN_UNITS)
     weights = np.log1p((size - frequencies + 0.5) / (frequencies + 0.5))
     weights /= weights.sum()
-    shares = counts / (counts + _SATURATION) @ weights
-    sums = np.concatenate((np.zeros((1, len(groups))), np.cumsum(counts, axis=0)))
-    firsts, behinds = np.array(windows).T
-    in_window = sums[behinds] - sums[firsts]
-    whole = in_window / (in_window + _SATURATION) @ weights
-    together = np.array([shares[first:behind].max() for first, behind in windows])
-    return (1 - _TOGETHER) * whole + _TOGETHER * together
+    near = has.copy()
+    for distance in range(1, _NEAR + 1):
+        near[distance:] |= has[:-distance]
+        near[:-distance] |= has[distance:]
+    return (1 - _NEIGHBOURS) * (has @ weights) + _NEIGHBOURS * (near @ weights)
 
 
-class _WordCounter:
-    """Counts how often a text has each word of a query, in any inflection."""
+class _WordFinder:
+    """Finds which words of a query a text has, in any inflection."""
 
     def __init__(self, groups: Sequence[WordGroup], stems: Callable[[str], Sequence[str | None]]) -> None:
-        self._size = len(groups)
         self._stems = stems
-        self._places: dict[str, list[int]] = {}
+        self._places: dict[str, set[int]] = {}
         for place, group in enumerate(groups):
             for lexeme in group:
-                self._places.setdefault(lexeme, []).append(place)
+                self._places.setdefault(lexeme, set()).add(place)
         self._spaceless = [(lexeme, places) for lexeme, places in self._places.items() if is_spaceless(lexeme)]
         self._of_words: dict[str, frozenset[int]] = {}
 
-    def __call__(self, text: str) -> list[int]:
-        counts = [0] * self._size
-        words = Counter(marked_words(text))
-        for word, times in words.items():
+    def places(self, text: str) -> set[int]:
+        """Return the places of the words that a text has."""
+        present: set[int] = set()
+        words = set(marked_words(text))
+        for word in words:
             places = self._of_words.get(word)
             if places is None:
                 places = self._of_words[word] = self._places_of(word)
-            for place in places:
-                counts[place] += times
+            if places:
+                present |= places
         if self._spaceless and not text.isascii():
-            runs = " ".join(word for word in words.elements() if is_spaceless(word))
+            runs = [word for word in words if is_spaceless(word)]
             for lexeme, places in self._spaceless:
-                for place in places:
-                    counts[place] += runs.count(lexeme)
-        return counts
+                if any(lexeme in run for run in runs):
+                    present |= places
+        return present
 
     def _places_of(self, word: str) -> frozenset[int]:
-        """Return which words of the query a word is; runs of scripts without spaces are counted by their pairs."""
+        """Return which words of the query a word is; runs of scripts without spaces are searched for its pairs."""
         if is_spaceless(word):
             return frozenset()
         return frozenset(place for stem in self._stems(word) if stem for place in self._places.get(stem, ()))
 
 
-def _meanings(
-    starts: NDArray[np.int64], ends: NDArray[np.int64], words: Floats, pieces: Sequence[PieceCosine]
-) -> Floats:
-    """Return how near in meaning each passage is: the cosine of the piece that is most of it.
+def _meanings(units: Sequence[tuple[int, int]], words: Floats, pieces: Sequence[PieceCosine]) -> Floats:
+    """Return how near in meaning each unit is: the cosine of the nearest piece around it.
 
-    Where the text was not embedded, it is estimated from the words.
+    Behind the pieces it is their mean, so that words decide. If none is known, it is estimated from the words.
     """
-    estimate = _MEANING_OF_WORDS * words + _MEANING_OF_ALL_WORDS * words**2
     if not pieces:
-        return estimate
-    piece_starts = np.array([piece.start for piece in pieces])
-    piece_ends = np.array([piece.end for piece in pieces])
+        return _MEANING_OF_WORDS * words + _MEANING_OF_ALL_WORDS * words**2
     cosines = np.maximum([piece.cosine for piece in pieces], 0.0)
-    common = np.minimum(ends[:, None], piece_ends) - np.maximum(starts[:, None], piece_starts)
-    shorter = np.maximum(np.minimum((ends - starts)[:, None], piece_ends - piece_starts), 1)
-    shares = np.clip(common / shorter, 0, 1)
-    nearest = (shares * cosines).max(axis=1)
-    embedded_from, embedded_to = piece_starts.min(), piece_ends.max()
-    inside = np.minimum(ends, embedded_to) - np.maximum(starts, embedded_from)
-    return np.where(inside * 2 >= ends - starts, nearest, estimate)
+    middles = np.array(units).sum(axis=1) // 2
+    starts, ends = np.array([(piece.start, piece.end) for piece in pieces]).T
+    is_around = (starts <= middles[:, None]) & (middles[:, None] < ends)
+    nearest: Floats = np.where(is_around, cosines, 0.0).max(axis=1)
+    return np.where(is_around.any(axis=1), nearest, float(cosines.mean()))

@@ -1,7 +1,7 @@
 """Answers of tools within a limit: what is left out of a long one, and how a model reads it. Pure.
 
 A tool's result is sent twice, as structured content and as its JSON text, since clients read either. The limit counts
-both. `cut` of an answer says what was left out; it is null if nothing was.
+both. `cut` of an answer says what was left out, if something was.
 """
 
 import json
@@ -23,6 +23,16 @@ TEXT_LEVEL: Final = 2_000
 
 Note: TypeAlias = Callable[[int], str]
 """Says how to read the rest of a text of which so many characters are shown."""
+
+
+MAIN_MEMBERS: Final = ("id", "position", "role", "actor", "content", "occurred_at")
+"""Members that a turn of a long answer has always; of the others those that a model may need, unless they are empty."""
+_OTHER_MEMBERS: Final = (
+    *("conversation_id", "tool_calls", "tool_call_id", "tool_results", "metadata"),
+    *("superseded_by", "supersedes", "erased_at"),
+)
+_HASHES: Final = frozenset({"content_hash", "chain_hash"})
+SLIM_NOTE: Final = "turns have only their main members"
 
 
 class ToolAnswer(RootModel[JsonObject]):
@@ -51,11 +61,25 @@ def cut_texts(value: JsonValue, *, max_characters: int, note: str = "") -> JsonV
     return value
 
 
+def slim(value: JsonValue) -> JsonValue:
+    """Return a value whose turns have only the members that a model needs: no hashes, no counts, nothing empty."""
+    if isinstance(value, list):
+        return [slim(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() >= _HASHES:
+        others = {name: value[name] for name in _OTHER_MEMBERS if value[name]}
+        return {**{name: value[name] for name in MAIN_MEMBERS}, **others}
+    return {name: slim(item) for name, item in value.items()}
+
+
 def fit_texts(value: JsonObject, *, max_bytes: int) -> tuple[JsonObject, str | None]:
-    """Cut the texts of a result so that it fits, as far as that helps. Return it and what was cut."""
+    """Leave out members of turns, then cut texts, so that a result fits, as far as that helps. Return what was cut."""
     if answer_bytes(value) <= max_bytes:
         return value, None
-    shown = value
+    shown = value = cast("JsonObject", slim(value))
+    if answer_bytes(value) <= max_bytes:
+        return value, f"To keep the answer short, {SLIM_NOTE}."
     level = 0
     for level in _LEVELS:
         shown = cast("JsonObject", cut_texts(value, max_characters=level))
@@ -75,7 +99,7 @@ def fit_list(value: JsonObject, name: str, *, max_bytes: int, how: str) -> JsonO
     if count < len(items):
         cut = " ".join(filter(None, [cut, f"The first {count} of {len(items)} are shown."]))
         shown = {**shown, name: items[:count]}
-    return {**shown, "cut": None if cut is None else f"{cut} {how}"}
+    return shown if cut is None else {**shown, "cut": f"{cut} {how}"}
 
 
 def fitting_count(value: JsonObject, items: Sequence[JsonValue], *, max_bytes: int) -> int:
@@ -94,11 +118,13 @@ def fit_recall(value: JsonObject, *, max_bytes: int) -> JsonObject:
 
     The text of a hit stays whole.
     """
-    hits = cast("list[JsonObject]", value["data"])
     if answer_bytes(value) <= max_bytes:
-        return {**value, "cut": None}
+        return value
+    value = cast("JsonObject", slim(value))
+    if answer_bytes(value) <= max_bytes:
+        return {**value, "cut": f"To keep the answer short, {SLIM_NOTE}."}
     left_out = ["further passages"]
-    hits = [{**hit, "passages": []} for hit in hits]
+    hits = [{**hit, "passages": []} for hit in cast("list[JsonObject]", value["data"])]
     if answer_bytes({**value, "data": cast("JsonValue", hits)}) > max_bytes:
         left_out.append("contents of turns, which `text` has,")
         hits = [_without_contents(hit) for hit in hits]
@@ -124,7 +150,7 @@ def _without_contents(hit: JsonObject) -> JsonObject:
 
 
 def _without_content(turn: JsonObject) -> JsonObject:
-    return {**turn, "content": None, "tool_calls": [], "tool_results": []}
+    return {name: item for name, item in turn.items() if name not in {"tool_calls", "tool_results"}} | {"content": None}
 
 
 def cut_turn(turn: JsonObject) -> JsonObject:
@@ -150,9 +176,10 @@ def fit_part(value: JsonObject, text: str, *, start: int, length: int, max_bytes
 
 def _with_part(value: JsonObject, text: str, start: int, part: str) -> JsonObject:
     end = min(start, len(text)) + len(part)
-    cut = None if end == len(text) else f"{len(text) - end} more characters follow: read on with start {end}."
-    return {
+    shown: JsonObject = {
         **value,
         "part": {"start": min(start, len(text)), "end": end, "length": len(text), "text": part},
-        "cut": cut,
     }
+    if end < len(text):
+        shown["cut"] = f"{len(text) - end} more characters follow: read on with start {end}."
+    return shown

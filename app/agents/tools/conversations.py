@@ -6,6 +6,7 @@ from typing import Final, cast
 from pydantic import JsonValue
 
 from app.agents.tools.answers import (
+    SLIM_NOTE,
     TEXT_LEVEL,
     ToolAnswer,
     answer_bytes,
@@ -13,6 +14,7 @@ from app.agents.tools.answers import (
     fit_part,
     fit_recall,
     fit_texts,
+    slim,
 )
 from app.agents.tools.schemas import (
     AppendTurns,
@@ -234,7 +236,8 @@ async def _build_context(services: ToolServices, caller: Caller, body: BuildCont
         shown = context.model_dump(mode="json")
         cut = f"To keep the answer short, it was built for {budget} tokens. POST /v1/…/context builds larger ones."
     shown, cut_texts = fit_texts(shown, max_bytes=max_bytes)
-    return ToolAnswer({**shown, "cut": " ".join(filter(None, [cut, cut_texts])) or None})
+    notes = [note for note in (cut, cut_texts) if note is not None]
+    return ToolAnswer({**shown, "cut": " ".join(notes)} if notes else shown)
 
 
 async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurns) -> AppendResult:
@@ -261,9 +264,12 @@ async def _get_history(services: ToolServices, caller: Caller, body: GetHistory)
     query = body.query()
     while True:
         page = await services.conversations.history(caller, conversation_id, query=query)
-        shown: JsonObject = {**page.model_dump(mode="json"), "part": None, "cut": None}
+        shown: JsonObject = page.model_dump(mode="json")
         if answer_bytes(shown) <= max_bytes:
             return ToolAnswer(shown)
+        shown = cast("JsonObject", slim(shown))
+        if answer_bytes(shown) <= max_bytes:
+            return ToolAnswer({**shown, "cut": f"To keep the answer short, {SLIM_NOTE}."})
         turns = cast("list[JsonObject]", shown["data"])
         shown["data"] = cast("JsonValue", [cut_turn(turn) for turn in turns])
         if len(turns) <= 1 or (size := answer_bytes(shown)) <= max_bytes:

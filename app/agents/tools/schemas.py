@@ -170,7 +170,7 @@ class StoredMemory(BaseModel):
 
 
 _Cut: TypeAlias = Annotated[
-    str | None, Field(description="What was left out of a long answer and how to read it; null if nothing was.")
+    str | None, Field(default=None, description="What was left out of a long answer, and how to read it.")
 ]
 
 
@@ -204,7 +204,7 @@ class TurnPart(BaseModel):
 class HistoryAnswer(HistoryPage):
     """A page of a history, or a part of one turn, whose `data` then has the turn without its content."""
 
-    part: TurnPart | None
+    part: TurnPart | None = None
     cut: _Cut
 
 

@@ -15,10 +15,12 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema
 
 from app.agents.lifecycle.service import Lifecycle
+from app.agents.tools.answers import MAIN_MEMBERS
 from app.agents.tools.leniency import read_arguments
 from app.agents.tools.schemas import NamedConversation, SupportsAsk
 from app.context.compaction.service import Compactor
 from app.context.service import ContextBuilder
+from app.conversations.schemas.conversations import Turn
 from app.conversations.service import Conversations, Sessions
 from app.core.errors import AppError, InvalidFields
 from app.core.ids import ID_PATTERN
@@ -144,6 +146,15 @@ _PROVIDER_SHAPES: Final[Mapping[str, str]] = {
 """Definitions of provider formats, and their short descriptions: in full they are four times as long as the rest."""
 
 
+def result_schema(gives: type[BaseModel]) -> JsonSchema:
+    """Return the schema of results. Of long answers, turns have not all members (`answers.slim`)."""
+    schema = gives.model_json_schema(schema_generator=_Untitled, mode="serialization")
+    turn = cast("Mapping[str, JsonSchema]", schema.get("$defs", {})).get(Turn.__name__)
+    if turn is not None:
+        turn["required"] = list(MAIN_MEMBERS)
+    return _without_provider_shapes(schema)
+
+
 def argument_schema(takes: type[BaseModel]) -> JsonSchema:
     """Return the schema of arguments, without `$ref`, titles and null defaults, which many clients cannot read."""
     schema = _without_provider_shapes(takes.model_json_schema(schema_generator=_Untitled))
@@ -232,9 +243,7 @@ def tool(
         title=title,
         description=description,
         input_schema=input_schema,
-        output_schema=_without_provider_shapes(
-            gives.model_json_schema(schema_generator=_Untitled, mode="serialization")
-        ),
+        output_schema=result_schema(gives),
         hints=hints,
         group=group,
         access=rights,

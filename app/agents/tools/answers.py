@@ -98,8 +98,11 @@ def fit_list(value: JsonObject, name: str, *, max_bytes: int, how: str) -> JsonO
     count = fitting_count(shown, items, max_bytes=max_bytes)
     if count < len(items):
         cut = " ".join(filter(None, [cut, f"The first {count} of {len(items)} are shown."]))
-        shown = {**shown, name: items[:count]}
-    return shown if cut is None else {**shown, "cut": f"{cut} {how}"}
+        shown = dict(shown)
+        shown[name] = items[:count]
+    if cut is not None:
+        shown["cut"] = f"{cut} {how}"
+    return shown
 
 
 def fitting_count(value: JsonObject, items: Sequence[JsonValue], *, max_bytes: int) -> int:

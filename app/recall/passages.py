@@ -32,7 +32,7 @@ _MARGIN: Final = 0.95
 """Of a passage's room: parts of a text have more tokens than it has on average."""
 _SHOWN_LANGUAGE: Final = 4_000
 """Characters that show the language of a text."""
-_MIN_COST: Final = 60
+_MIN_COST: Final = 30
 """Shorter sentences and lines are compared with those that follow."""
 _MIN_UNITS: Final = 8
 """In a text of fewer units, how many of them have a word says little about the word."""

@@ -16,6 +16,7 @@ from app.agents.tools.tool import ToolServices
 from app.audit.service import AuditTrail
 from app.composition import (
     WEBHOOKS_MESSAGE,
+    MemoryServices,
     WebhookServices,
     build_ask,
     build_compaction,
@@ -29,7 +30,7 @@ from app.composition import (
     build_webhooks,
 )
 from app.context.service import Compactor, ContextBuilder, DryRuns, TitleWriter
-from app.conversation_services import build_parts, build_services
+from app.conversation_services import ConversationServices, build_parts, build_services
 from app.conversations.live.event_listener import event_listener
 from app.conversations.live.list_subscription import ListSubscriptions
 from app.conversations.live.service import ConversationSubscriptions
@@ -284,6 +285,26 @@ def _space_administration(
     )
 
 
+def _tools(
+    settings: Settings,
+    services: ConversationServices,
+    memory: MemoryServices,
+    contexts: ContextBuilder,
+    recall_service: RecallService,
+    compactor: Compactor,
+) -> ToolServices:
+    return ToolServices(
+        services.conversations,
+        services.sessions,
+        contexts,
+        recall_service,
+        memory.memories,
+        compactor,
+        memory.facts,
+        max_answer_bytes=settings.tools.max_answer_bytes,
+    )
+
+
 def build_container(
     settings: Settings, base: Foundation, runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]], bus: Bus
 ) -> Container:
@@ -320,7 +341,7 @@ def build_container(
     generation, responses, openai_conversations = build_generation(
         settings, services, memory, contexts, governance, forker, upstream, subscriptions
     )
-    tools = ToolServices(conversations, services.sessions, contexts, recall_service, memories, compactor, facts)
+    tools = _tools(settings, services, memory, contexts, recall_service, compactor)
     ask_service = build_ask(settings, services, tools, governance, audit, chat)
     return Container(
         settings=settings, database=database, ops=ops, reader=reader, server=base.server, tenancy=tenancy,

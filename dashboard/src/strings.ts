@@ -684,6 +684,7 @@ export const strings = {
     notThere: "not on the other side",
     marks: { right: "Right", wrong: "Wrong" },
     markLabel: (mark: string, place: number) => `${mark}: hit ${place}`,
+    passage: (length: number) => `A passage of ${number(length)} characters`,
     openTurn: (position: number) => `Turn ${position} in its conversation`,
     openConversation: "Open the conversation",
     openFact: "Open the fact",

@@ -39,6 +39,7 @@ ROUND_TRIPS: Final[Mapping[str, RoundTrips]] = {
     ),
     "append_repeated": RoundTrips("… the same again with this key", [*READ, "select", "commit"]),
     "recall": RoundTrips("recall, entries in memory", [*READ, "select", *READ]),
+    "recall_long": RoundTrips("… with hits on long turns", [*READ, "select", *READ, "select"]),
     "conversation": RoundTrips("read a conversation", READ),
     "conversation_key": RoundTrips("… if the key is not cached", [*READ, *READ]),
     "history": RoundTrips("page of a history", [*READ, "select"]),

@@ -126,6 +126,18 @@ async def test_a_page_of_a_list_takes_one_statement_however_many_conversations_i
         assert first_words(sent) == expected("list")
 
 
+async def test_long_hits_take_recall_one_round_trip_however_many(client: Client, warm: str) -> None:
+    await client.append(warm, *(f"The parrot of {n} sings. {'It rains. ' * 500}" for n in range(3)))
+    await client.recall(warm, "parrot")
+    with counted_statements() as sent:
+        hits = await client.recall(warm, "parrot")
+    assert sum(hit["passage"] is not None for hit in hits) == 3
+    assert first_words(sent) == expected("recall_long")
+    with counted_statements() as sent:  # no vector is compared
+        await client.recall(warm, "parrot", mode="text")
+    assert first_words(sent) == expected("recall")
+
+
 async def test_context_takes_three_round_trips_and_more_with_recall_and_with_a_gap(client: Client, warm: str) -> None:
     with counted_statements() as sent:
         await client.context(warm, 1000)

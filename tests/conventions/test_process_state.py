@@ -174,6 +174,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.audit.sealing._ChainEnds": "one transaction of the sealer, by tenant and day",
     "app.audit.verification._ChainWalk": "the check of one day of one tenant",
     "app.index.analyser.analyser.Analyser": "one batch of texts, or one query",
+    "app.recall.passages._WordFinder": "one text and one query",
     "app.governance.erasures.state.ErasureState": "one step of one erasure",
     "app.transfer.lines.ExportDigest": "one export",
     "app.transfer.importers.building.TurnBuilder": "one conversation of one file that is converted",

@@ -15,10 +15,12 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema
 
 from app.agents.lifecycle.service import Lifecycle
+from app.agents.tools.answers import MAIN_MEMBERS
 from app.agents.tools.leniency import read_arguments
 from app.agents.tools.schemas import NamedConversation, SupportsAsk
 from app.context.compaction.service import Compactor
 from app.context.service import ContextBuilder
+from app.conversations.schemas.conversations import Turn
 from app.conversations.service import Conversations, Sessions
 from app.core.errors import AppError, InvalidFields
 from app.core.ids import ID_PATTERN
@@ -52,6 +54,7 @@ class ToolServices:
     memories: Memories
     compactor: Compactor
     facts: FactService
+    max_answer_bytes: int
     lifecycle: Lifecycle | None = None
     agent: SupportsAsk | None = None
 
@@ -99,7 +102,8 @@ READER_AND_WRITER: Final = ToolAccess(frozenset({Scope.READ, Scope.WRITE}))
 class Tool:
     """One entry of the table. `prepare` raises Invalid with the fields of invalid arguments.
 
-    `needs_conversation`: the arguments must name a conversation.
+    `needs_conversation`: the arguments must name a conversation. `is_cut`: long texts of an answer are cut. Of an
+    answer that its caller sends to a model, they are not.
     """
 
     name: str
@@ -111,6 +115,7 @@ class Tool:
     group: Group
     access: ToolAccess
     needs_conversation: bool
+    is_cut: bool
     prepare: Callable[[Arguments], Call]
 
     @property
@@ -139,6 +144,15 @@ _PROVIDER_SHAPES: Final[Mapping[str, str]] = {
     "Message": 'A message or item, such as {"role": "user", "content": "Hello"}.',
 }
 """Definitions of provider formats, and their short descriptions: in full they are four times as long as the rest."""
+
+
+def result_schema(gives: type[BaseModel]) -> JsonSchema:
+    """Return the schema of results. Of long answers, turns have not all members (`answers.slim`)."""
+    schema = gives.model_json_schema(schema_generator=_Untitled, mode="serialization")
+    turn = cast("Mapping[str, JsonSchema]", schema.get("$defs", {})).get(Turn.__name__)
+    if turn is not None:
+        turn["required"] = list(MAIN_MEMBERS)
+    return _without_provider_shapes(schema)
 
 
 def argument_schema(takes: type[BaseModel]) -> JsonSchema:
@@ -204,6 +218,7 @@ def tool(
     group: Group,
     hints: Mapping[str, bool],
     access: ToolAccess | None = None,
+    is_cut: bool = True,
 ) -> Tool:
     """Return a tool of its models for input and output, its handler, its description, and its access.
 
@@ -228,13 +243,12 @@ def tool(
         title=title,
         description=description,
         input_schema=input_schema,
-        output_schema=_without_provider_shapes(
-            gives.model_json_schema(schema_generator=_Untitled, mode="serialization")
-        ),
+        output_schema=result_schema(gives),
         hints=hints,
         group=group,
         access=rights,
         needs_conversation=issubclass(takes, NamedConversation),
+        is_cut=is_cut,
         prepare=prepare,
     )
 

@@ -93,6 +93,7 @@ function Provenance({ hit }: { hit: RecallHit }) {
     return (
       <p class="row small muted">
         {turn && <><span class={`actor ${hue(turn.actor)}`}>{turn.actor}</span> <Ago at={turn.occurred_at} /></>}
+        {hit.passage && <span>{text.passage(hit.passage.length)}</span>}
         {hit.conversation_id && <a href={conversationLink(hit.conversation_id, hit.id)}>{turn?.position ? text.openTurn(turn.position) : text.openConversation}</a>}
       </p>
     );
@@ -146,7 +147,7 @@ function Terms({ terms, mode, hasVector }: { terms: ScoreTerms; mode: RecallMode
 function Neighbour({ turn }: { turn: Turn }) {
   return (
     <p class="neighbour">
-      <span class={`actor ${hue(turn.actor)}`}>{turn.actor}</span> <span class="muted number">{turn.position}</span> {clipped(withoutMarks(textOf(turn)), 300)}
+      <span class={`actor ${hue(turn.actor)}`}>{turn.actor}</span> <span class="muted number">{turn.position}</span> {clipped(withoutMarks(textOf(turn)), 300) || "…"}
     </p>
   );
 }

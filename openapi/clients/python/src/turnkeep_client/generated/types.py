@@ -670,6 +670,7 @@ class EvaluatedConversationRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
+    content: NotRequired[Literal["passage", "full"]]
 
 
 class EvaluatedRecall(TypedDict):
@@ -687,6 +688,7 @@ class EvaluatedRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
+    content: NotRequired[Literal["passage", "full"]]
     conversation_ids: NotRequired["list[str] | None"]
     project: NotRequired["str | None"]
     owner: NotRequired["str | None"]
@@ -821,6 +823,8 @@ class FactHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1017,6 +1021,14 @@ class HitDate(TypedDict):
     end: int
     first_day: str
     last_day: str
+
+
+class HitPassage(TypedDict):
+    """A further passage of a hit's turn: from `start` to `end` (exclusive) in code points of its plain text."""
+
+    start: int
+    end: int
+    text: str
 
 
 class ImagePart(TypedDict):
@@ -1301,6 +1313,8 @@ class MemoryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1802,6 +1816,14 @@ class ParticipantOut(TypedDict):
     name: "str | None"
     aliases: list[str]
     role: NotRequired[Literal["tool"]]
+
+
+class PassageBounds(TypedDict):
+    """Where a passage is in the plain text of its turn: from `start` to `end` (exclusive), of `length` code points."""
+
+    start: int
+    end: int
+    length: int
 
 
 class Passed(TypedDict):
@@ -2462,6 +2484,8 @@ class SummaryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -2723,13 +2747,15 @@ class TurnEventData(TypedDict):
 
 
 class TurnHit(TypedDict):
-    """A recalled turn."""
+    """A recalled turn. The `turn` of a long one has no content, calls and results, unless the request has `full`."""
 
     id: str
     conversation_id: "str | None"
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"

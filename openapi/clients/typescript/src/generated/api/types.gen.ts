@@ -2067,6 +2067,10 @@ export type EvaluatedConversationRecall = {
      * Explain
      */
     explain?: boolean;
+    /**
+     * Content
+     */
+    content?: 'passage' | 'full';
 };
 
 /**
@@ -2114,6 +2118,10 @@ export type EvaluatedRecall = {
      * Explain
      */
     explain?: boolean;
+    /**
+     * Content
+     */
+    content?: 'passage' | 'full';
     /**
      * Conversation Ids
      */
@@ -2511,6 +2519,11 @@ export type FactHit = {
      * Text
      */
     text: string;
+    passage: PassageBounds | null;
+    /**
+     * Passages
+     */
+    passages: Array<HitPassage>;
     /**
      * Dates
      */
@@ -3067,6 +3080,26 @@ export type HitDate = {
      * Last Day
      */
     last_day: string;
+};
+
+/**
+ * HitPassage
+ *
+ * A further passage of a hit's turn: from `start` to `end` (exclusive) in code points of its plain text.
+ */
+export type HitPassage = {
+    /**
+     * Start
+     */
+    start: number;
+    /**
+     * End
+     */
+    end: number;
+    /**
+     * Text
+     */
+    text: string;
 };
 
 /**
@@ -3913,6 +3946,11 @@ export type MemoryHit = {
      * Text
      */
     text: string;
+    passage: PassageBounds | null;
+    /**
+     * Passages
+     */
+    passages: Array<HitPassage>;
     /**
      * Dates
      */
@@ -5251,6 +5289,26 @@ export type ParticipantOut = {
      * Role
      */
     role?: 'tool';
+};
+
+/**
+ * PassageBounds
+ *
+ * Where a passage is in the plain text of its turn: from `start` to `end` (exclusive), of `length` code points.
+ */
+export type PassageBounds = {
+    /**
+     * Start
+     */
+    start: number;
+    /**
+     * End
+     */
+    end: number;
+    /**
+     * Length
+     */
+    length: number;
 };
 
 /**
@@ -6744,6 +6802,11 @@ export type SummaryHit = {
      * Text
      */
     text: string;
+    passage: PassageBounds | null;
+    /**
+     * Passages
+     */
+    passages: Array<HitPassage>;
     /**
      * Dates
      */
@@ -7437,7 +7500,7 @@ export type TurnEventData = {
 /**
  * TurnHit
  *
- * A recalled turn.
+ * A recalled turn. The `turn` of a long one has no content, calls and results, unless the request has `full`.
  *
  * If the hits before it fill the response, `turn` is null, `text` is empty, and `degraded` has `turns_too_large`: read
  * the turn by its id. A job resolves `dates` a moment after the append.
@@ -7463,6 +7526,11 @@ export type TurnHit = {
      * Text
      */
     text: string;
+    passage: PassageBounds | null;
+    /**
+     * Passages
+     */
+    passages: Array<HitPassage>;
     /**
      * Dates
      */

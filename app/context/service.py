@@ -25,10 +25,10 @@ from app.context.assembly.report import ERASED_SOURCES
 from app.context.assembly.window import max_window
 from app.context.compaction.dry_run import DryRuns
 from app.context.compaction.service import COMPACT_JOB, Compactor
-from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
+from app.context.default_query import MAX_QUERY_CHARACTERS, default_query
+from app.context.schemas import MAX_RECALLED_TURNS, Context, ContextRequest, Gap, RecallScope, Tokenizer
 from app.context.titles import TITLE_JOB, TitleWriter
 from app.context.token_counts import CountCache
-from app.conversations.schemas.conversations import content_text
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
 from app.conversations.service import ContextTurns, ContextTurnsQuery, Conversations, ReadSummary
 from app.core.errors import Unavailable
@@ -51,10 +51,11 @@ __all__ = ["COMPACT_JOB", "TITLE_JOB", "Compactor", "ContextBuilder", "DryRuns",
 
 _T = TypeVar("_T")
 
-# Recall uses at most this many characters of a query: its model reads no more of a long document.
-_MAX_QUERY_CHARACTERS = 10_000
 # Stored counts are o200k_base; other tokenizers may need fewer tokens, so that more turns fit.
 _TOKENS_OF_STORED: Final[dict[Tokenizer, int]] = {"o200k_base": 1, "cl100k_base": 2}
+# A recalled turn with its label takes at least about this many tokens, and at least this many turns are compared.
+_TOKENS_OF_RECALLED = 30
+_LEAST_RECALLED = 10
 # Counting this many tokens takes under ten milliseconds.
 _INLINE_TOKENS = 20_000
 
@@ -146,7 +147,7 @@ class ContextBuilder:
         """Begin to embed the query while the turns are read, if recall is requested for a given query."""
         if not request.query or (request.semantic_recall is None and not request.include_facts):
             return nullcontext()
-        return self._recall_service.embed_ahead(request.query[:_MAX_QUERY_CHARACTERS])
+        return self._recall_service.embed_ahead(request.query[:MAX_QUERY_CHARACTERS])
 
     async def _parts(
         self,
@@ -175,6 +176,7 @@ class ContextBuilder:
             memories=memories,
             recalled=recalled,
             degraded=list(dict.fromkeys([*unready, *degraded, *without, *memories_degraded])),
+            has_more=recent.more_before,
         )
 
     def _asked(self, request: ContextRequest, newest: int | None) -> WindowRequest:
@@ -209,7 +211,7 @@ class ContextBuilder:
         if request.semantic_recall is None and not request.include_memories and not request.include_facts:
             return ""
         whole = request.query or await self._newest_question(caller, conversation_id, request, recent)
-        query = whole[:_MAX_QUERY_CHARACTERS]
+        query = whole[:MAX_QUERY_CHARACTERS]
         return query if query.strip() else ""
 
     async def _or_degraded(self, search: Awaitable[tuple[_T, list[str]]], default: _T) -> tuple[_T, list[str]]:
@@ -264,7 +266,7 @@ class ContextBuilder:
             question=question,
             project=project,
             owner=owner,
-            k=wanted.k,
+            k=wanted.k or _recalled_turns(request.token_budget),
             threshold=wanted.threshold or None,
             min_relevance=wanted.min_relevance,
             # Assembly keeps the best k of the turns that are not in the window.
@@ -316,19 +318,14 @@ class ContextBuilder:
     async def _newest_question(
         self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns
     ) -> str:
-        """Return the text of the newest user turn: a recent one, or an earlier one if tools have filled the window.
-
-        For an actor, return the newest text of any other author.
-        """
-        for turn in reversed(recent.turns):
-            if _asks(turn, request.as_actor):
-                return content_text(turn.content)
-        if not recent.more_before or conversation_id is None:
-            return ""
+        """Return the default query: a recent turn, or an earlier one if tools have filled the window."""
+        query = default_query(recent.turns, request.as_actor)
+        if query is not None or not recent.more_before or conversation_id is None:
+            return query or ""
         older = await self._conversations.newest_of_role(
             caller, conversation_id, role=Role.USER, actors=request.filter_participants
         )
-        return "" if older is None else content_text(older.content)
+        return "" if older is None else default_query([older], None) or ""
 
 
 def _behind(last_position: int, upcoming: Sequence[CanonicalTurn]) -> list[CanonicalTurn]:
@@ -340,6 +337,11 @@ def _fact_part(fact: Fact, score: float | None) -> BackgroundPart:
     return BackgroundPart(
         fact.id, f"{fact_text(fact.subject, fact.predicate, fact.object)} (since {fact.valid_from:%Y-%m-%d})", score
     )
+
+
+def _recalled_turns(token_budget: int) -> int:
+    """Return how many turns are recalled if the request gives no number: as many as may be shown."""
+    return max(_LEAST_RECALLED, min(MAX_RECALLED_TURNS, token_budget // _TOKENS_OF_RECALLED))
 
 
 def _is_of_owners(caller: Caller) -> bool:
@@ -361,14 +363,6 @@ def _recall_scope(scope: RecallScope, recent: ContextTurns, *, is_of_owners: boo
         case RecallScope.PROJECT:
             return recent.project, recent.owner if is_of_owners else None
     assert_never(scope)
-
-
-def _asks(turn: CanonicalTurn, as_actor: str | None) -> bool:
-    """Return whether a turn is a question: a user's turn, or for an actor, a text of any other author."""
-    if as_actor is None:
-        return turn.role is Role.USER
-    says = turn.role in {Role.USER, Role.ASSISTANT} and bool(content_text(turn.content).strip())
-    return says and turn.actor != as_actor
 
 
 def _wanted(request: ContextRequest, asked: WindowRequest, *, before: int | None) -> ContextTurnsQuery:

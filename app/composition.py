@@ -46,6 +46,7 @@ from app.providers.receivers.webhook_sender import WebhookSender
 from app.providers.tokens import TiktokenCounter
 from app.providers.upstream import Upstream
 from app.providers.window import LearntWindows
+from app.recall.long_turns import LongTurns
 from app.recall.service import RecallService
 from app.settings import Settings
 from app.settings.models import ChatSettings
@@ -231,6 +232,7 @@ def build_recall(
         facts=memory.facts,
         memories=memory.memories,
         index=index,
+        long_turns=LongTurns(index.pieces, settings.index),
         # searches are the longest statements; leave connections for others
         concurrent_searches=max(1, settings.database.database_pool_size // 2),
     )

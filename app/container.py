@@ -320,7 +320,10 @@ def build_container(
     generation, responses, openai_conversations = build_generation(
         settings, services, memory, contexts, governance, forker, upstream, subscriptions
     )
-    tools = ToolServices(conversations, services.sessions, contexts, recall_service, memories, compactor, facts)
+    tools = ToolServices(
+        conversations, services.sessions, contexts, recall_service, memories, compactor, facts,
+        max_answer_bytes=settings.tools.max_answer_bytes,
+    )  # fmt: skip
     ask_service = build_ask(settings, services, tools, governance, audit, chat)
     return Container(
         settings=settings, database=database, ops=ops, reader=reader, server=base.server, tenancy=tenancy,

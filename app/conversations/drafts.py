@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from app.conversations.hash_chain import canonical_form
-from app.conversations.schemas.conversations import Revision, Turn, TurnContent, TurnInput, content_text
+from app.conversations.schemas.conversations import Revision, TurnContent, TurnInput, plain_text
 from app.conversations.schemas.fields import TURN_INPUTS
 from app.core.entity_fields import json_text, to_column
 from app.core.errors import FieldError, Invalid, InvalidFields, TooLarge
@@ -302,15 +302,3 @@ def _draft(turn: TurnInput, *, supersedes: UUID | None = None) -> Draft:
         answered_ids=tuple(map(call_key, answered if turn.tool_call_id is None else [turn.tool_call_id])),
         supersedes=supersedes,
     )
-
-
-def plain_text(turn: TurnInput | Turn) -> str:
-    """Return the text that is counted and searched: content, names and arguments of tool calls, text of results."""
-    pieces = [content_text(turn.content)]
-    for call in turn.tool_calls:
-        function = call.get("function")
-        body = function if isinstance(function, dict) else call
-        arguments = body.get("arguments", "")
-        pieces.append(f"{body.get('name')} {arguments if isinstance(arguments, str) else json_text(arguments)}")
-    pieces.extend(content_text(result.get("content")) for result in turn.tool_results)
-    return "\n".join(piece for piece in pieces if piece)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
-from app.conversations.drafts import plain_text
 from app.conversations.hash_chain import GENESIS
+from app.conversations.schemas.conversations import plain_text
 from app.conversations.schemas.fields import ERASED_COLUMNS
 from app.conversations.schemas.participants import MAX_PARTICIPANTS
 from app.conversations.turns.hashes import content_holds, next_hash

@@ -87,6 +87,14 @@ def part_text(part: JsonObject) -> str | None:
     return text if isinstance(text, str) else _transcript(part)
 
 
+def plain_content(content: Content) -> str:
+    """Return content as plain text: the texts and transcripts of its parts, and placeholders for media."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    shown = [part_text(raw) or to_text([parse_part(raw)]) for raw in content if type_of(raw) not in _UNSAID]
+    return "\n".join(text for text in shown if text.strip())
+
+
 def has_content(turn: CanonicalTurn) -> bool:
     """Return whether the turn's own content has anything to show."""
     content = turn.content
@@ -146,6 +154,12 @@ def placeholder(part: Media) -> str:
 def result_text(result: ToolResult) -> str:
     """Return a tool result as text. A failure is marked in the text, for formats without an error flag."""
     text = to_text(parse_parts(result.content))
+    return f"Error: {text}" if result.is_error else text
+
+
+def plain_result(result: ToolResult) -> str:
+    """Return a tool result as plain text, in which a failure is marked."""
+    text = plain_content(result.content)
     return f"Error: {text}" if result.is_error else text
 
 

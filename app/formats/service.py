@@ -14,7 +14,7 @@ from app.formats.parse import canonical as from_canonical
 from app.formats.parse import openai as from_openai
 from app.formats.parse import openai_responses as from_responses
 from app.formats.parse.produced import admit_messages
-from app.formats.parts import parse_parts, result_text, to_text
+from app.formats.parts import plain_content, plain_result
 from app.formats.render.anthropic import AnthropicRenderer
 from app.formats.render.base import Renderer
 from app.formats.render.canonical import CanonicalRenderer
@@ -84,14 +84,13 @@ def roles_with_several_speakers(turns: Sequence[CanonicalTurn]) -> frozenset[Rol
 
 
 def text_of(turn: CanonicalTurn) -> str:
-    """Return a turn as plain text: its content, else its results, else its calls."""
-    content = turn.content
-    if not isinstance(content, str) or not content.strip():
-        content = to_text(parse_parts(content))
-    if content:
-        return content
-    results = [text for result in turn.tool_results if (text := result_text(result))]
-    return "\n".join(results or [f"[calls {call.name}]" for call in turn.tool_calls])
+    """Return the plain text of a turn: its content and its results; a turn that has neither, its calls by name.
+
+    Passages and dates are delimited by code points of this text.
+    """
+    pieces = [plain_content(turn.content), *map(plain_result, turn.tool_results)]
+    said = [piece for piece in pieces if piece.strip()]
+    return "\n".join(said or [f"[calls {call.name}]" for call in turn.tool_calls])
 
 
 def parse(

@@ -29,6 +29,7 @@ from app.index.analyser.query_words import MAX_QUERY_WORDS, PreparedQuery
 from app.index.analyser.terms import pack_lexemes
 from app.index.backfill import store as backfill_store
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
+from app.index.pieces import TextPieces
 from app.index.schemas import (
     DATES_JOB,
     VECTORS_JOB,
@@ -63,6 +64,7 @@ __all__ = [
     "LoadedScope",
     "PreparedQuery",
     "SearchIndex",
+    "TextPieces",
     "VectorAhead",
     "VectorBackfill",
     "VectorMaker",
@@ -103,6 +105,7 @@ class SearchIndex:
         self._publish = publish
         self.resident = ResidentIndex(max_bytes=settings.resident_index_mb * 2**20, reader=reader)
         self._searcher = Searcher(self.resident)
+        self.pieces = TextPieces(spaces)
         self._settings = settings
         inline_vectors = _INLINE_APPENDS * settings.max_vectors_per_append
         self._inline = TenantLimiter(inline_vectors // 2, total=inline_vectors)
@@ -191,11 +194,9 @@ class SearchIndex:
     def prepare_words(self, documents: Sequence[IndexDocument]) -> list[PreparedEntries]:
         """Analyse a few short documents without vectors, for entries that are made inside a transaction."""
         runtime, analyser = self.spaces.current, BatchAnalyser(self._settings, None)
-        due = runtime.embedder is not None
-        return [
-            PreparedEntries(analyser.analyse_next(document).analysis, (), vectors_due=due, space_id=runtime.space.id)
-            for document in documents
-        ]
+        due, space_id = runtime.embedder is not None, runtime.space.id
+        analyses = [analyser.analyse_next(document).analysis for document in documents]
+        return [PreparedEntries(analysis, (), vectors_due=due, space_id=space_id) for analysis in analyses]
 
     def inherit_languages(
         self, entries: Sequence[IndexEntry], *, before: str | None
@@ -423,9 +424,9 @@ class SearchIndex:
         alone. Raises the embedder's errors only if words are not searched.
         """
         runtime = runtime or self.spaces.current
-        max_words = 0 if mode is Mode.VECTOR else MAX_QUERY_WORDS
         language = Analyser(self._settings.forced_language).detect(text)
-        query = PreparedQuery(text, names, language, max_words, space_id=runtime.space.id)
+        words = 0 if mode is Mode.VECTOR else MAX_QUERY_WORDS
+        query = PreparedQuery(text, names, language, words, space_id=runtime.space.id)
         if mode is Mode.TEXT or runtime.embedder is None:
             return query if mode is Mode.TEXT else replace(query, degraded="embedder_none")
         if query.by_words and not runtime.embedder.reads(text):

@@ -4,6 +4,7 @@ It is bound to no tenant: every request brings its caller (`RequestContext`), an
 errors leave a handler, because the SDK sends the texts of other exceptions.
 """
 
+import json
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from importlib.metadata import version
@@ -33,11 +34,12 @@ from starlette.requests import Request
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
 
-from app.agents.tools.service import Tool
+from app.agents.tools.service import Tool, fit_texts
 from app.audit.schemas import Action, ObjectKind
 from app.container import Container
 from app.core.errors import AppError
 from app.core.telemetry import error_stack, error_type, get_logger
+from app.formats.schemas import JsonObject
 from app.mcp import resources
 from app.mcp.errors import protocol_error, tool_error
 from app.mcp.outcomes import OutcomeFilter
@@ -139,8 +141,13 @@ class McpServer:
             asking.caller, Action.TOOL_CALL, ObjectKind.TOOL, tool.name, conversation_id=call.conversation_id
         )
         asking.record.status = "ok"
-        text = TextContent(text=result.model_dump_json())
-        return CallToolResult(content=[text], structured_content=result.model_dump(mode="json"))
+        answer: JsonObject = result.model_dump(mode="json")
+        cut = None
+        if tool.is_cut:
+            answer, cut = fit_texts(answer, max_bytes=services.tools.max_answer_bytes)
+        texts = [result.model_dump_json() if cut is None else json.dumps(answer, ensure_ascii=False), cut]
+        content = [TextContent(text=text) for text in texts if text is not None]
+        return CallToolResult(content=[*content], structured_content=answer)
 
     async def _list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         with self._answering(context, "resources/list") as asking:

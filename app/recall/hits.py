@@ -1,6 +1,6 @@
 """Hits of the API, made of ranked entries and their content. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -12,8 +12,19 @@ from app.core.ids import format_id
 from app.index.schemas import EntryKind, SearchHit
 from app.memory.longterm.schemas import Memory
 from app.memory.schemas import Fact, fact_text
+from app.recall.long_turns import TurnPassages
 from app.recall.rank_overlap import overlap, rank_agreement
-from app.recall.schemas import ComparedHit, ComparedQuery, ConversationRecall, Explanation, Hit, HitDate, ScoreTerms
+from app.recall.schemas import (
+    ComparedHit,
+    ComparedQuery,
+    ConversationRecall,
+    Explanation,
+    Hit,
+    HitDate,
+    HitPassage,
+    PassageBounds,
+    ScoreTerms,
+)
 from app.recall.scoring import RankingWeights
 
 _REASONS = {
@@ -27,6 +38,8 @@ _REASONS = {
 }
 _NOTABLE = 0.01
 """Smaller terms are no reason."""
+_FURTHER_PASSAGES = 2
+"""Passages of a hit besides its text: together, a hit has at most three times `passage_tokens`."""
 _DATES = TypeAdapter(list[HitDate])
 _HIT: TypeAdapter[Hit] = TypeAdapter(Hit)
 
@@ -54,18 +67,31 @@ class HitContents:
                 return source_id in self.facts
 
 
-def to_hit(
-    hit: SearchHit,
-    contents: HitContents,
-    around: dict[str, list[Turn]],
-    request: ConversationRecall,
-    lexemes: Sequence[str],
-    configuration: Mapping[str, float],
-) -> Hit | None:
+@dataclass(frozen=True, slots=True)
+class HitForm:
+    """How hits are shown: what the request asked for, and the passages of long turns.
+
+    `lexemes` are those of the query, `configuration` the weights that the request changed. `is_large`: whether a turn
+    has more tokens than a passage.
+    """
+
+    request: ConversationRecall
+    lexemes: Sequence[str]
+    configuration: Mapping[str, float]
+    passages: Mapping[UUID, TurnPassages]
+    is_large: Callable[[Turn], bool]
+
+    def shown(self, turn: Turn) -> Turn:
+        """Return a turn as it is shown with a hit: without its content, if that is large and was not asked for."""
+        if self.request.content == "full" or not self.is_large(turn):
+            return turn
+        return turn.model_copy(update={"content": None, "tool_calls": [], "tool_results": []})
+
+
+def to_hit(hit: SearchHit, contents: HitContents, around: Mapping[str, Sequence[Turn]], form: HitForm) -> Hit | None:
     """Return a hit of the API; None if its content does not exist any more.
 
-    `around` are turns near hits by conversation, in order of position; `lexemes` those of the query, `configuration`
-    the weights that the request changed.
+    `around` are turns near hits by conversation, in order of position.
     """
     if not contents.has(hit):
         return None
@@ -74,28 +100,56 @@ def to_hit(
     summary = contents.summaries.get(source_id) if kind is EntryKind.SUMMARY else None
     memory = contents.memories.get(source_id) if kind is EntryKind.MEMORY else None
     fact = contents.facts.get(source_id) if kind is EntryKind.FACT else None
-    neighbours: list[Turn] | None = None
-    if request.neighbours and turn is not None:
-        near_turns, place = around.get(turn.conversation_id, []), turn.position or 0
-        before = [other for other in near_turns if (other.position or 0) < place]
-        after = [other for other in near_turns if (other.position or 0) > place]
-        neighbours = before[-request.neighbours :] + after[: request.neighbours]
+    dates = [] if turn is None or hit.dates is None else _DATES.validate_json(hit.dates)
+    best = None if turn is None else form.passages.get(source_id)
+    text = _text(turn, summary, memory, fact) if best is None else ""
     members = {
         "kind": kind,
         "id": format_id(source_id) if turn is None else turn.id,
         "conversation_id": _conversation_id(hit, turn),
         "score": round(hit.score, 6),
         "relevance": rounded(hit.relevance),
-        "text": _text(turn, summary, memory, fact),
-        "dates": [] if turn is None or hit.dates is None else _DATES.validate_json(hit.dates),
-        "turn": turn,
+        **_passage_members(text, dates, best),
+        "turn": None if turn is None else form.shown(turn),
         "fact": fact,
         "summary": summary,
         "memory": memory,
-        "neighbours": neighbours,
-        "explain": _explain(hit, lexemes, configuration) if request.explain else None,
+        "neighbours": None if turn is None else _neighbours(turn, around, form),
+        "explain": _explain(hit, form.lexemes, form.configuration) if form.request.explain else None,
     }
     return _HIT.validate_python(members)
+
+
+def _passage_members(text: str, dates: Sequence[HitDate], best: TurnPassages | None) -> dict[str, object]:
+    """Return the text of a hit with its dates and passages: the whole text, or the best passage of a long turn."""
+    if best is None:
+        return {"text": text, "dates": dates, "passage": None, "passages": []}
+    first, *others = best.passages
+    start, end = first.start, first.end
+    return {
+        "text": best.text[start:end],
+        "dates": [
+            date.model_copy(update={"start": date.start - start, "end": date.end - start})
+            for date in dates
+            if start <= date.start and date.end <= end
+        ],
+        "passage": PassageBounds(start=start, end=end, length=len(best.text)),
+        "passages": [
+            HitPassage(start=other.start, end=other.end, text=best.text[other.start : other.end])
+            for other in others[:_FURTHER_PASSAGES]
+        ],
+    }
+
+
+def _neighbours(turn: Turn, around: Mapping[str, Sequence[Turn]], form: HitForm) -> list[Turn] | None:
+    """Return the turns before and after a hit; None if they were not asked for."""
+    reach = form.request.neighbours
+    if not reach:
+        return None
+    near_turns, place = around.get(turn.conversation_id, []), turn.position or 0
+    before = [other for other in near_turns if (other.position or 0) < place]
+    after = [other for other in near_turns if (other.position or 0) > place]
+    return [form.shown(other) for other in (*before[-reach:], *after[:reach])]
 
 
 def _conversation_id(hit: SearchHit, turn: Turn | None) -> str | None:

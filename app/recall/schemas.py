@@ -55,6 +55,9 @@ class ConversationRecall(Strict):
 
     `agent_id` selects whose memories are searched and filters nothing else. Memories belong to no conversation and no
     project.
+
+    `content`: with `passage`, a turn of more than `TURNKEEP_PASSAGE_TOKENS` tokens comes without its content, calls and
+    results, as a hit and as a neighbour; with `full`, all turns come whole.
     """
 
     query: QueryText
@@ -67,6 +70,7 @@ class ConversationRecall(Strict):
     filters: RecallFilters = RecallFilters()
     neighbours: Annotated[StrictInt, Field(ge=0, le=5)] = 0
     explain: StrictBool = False
+    content: Literal["passage", "full"] = "passage"
 
     @field_validator("query")
     @classmethod
@@ -211,11 +215,28 @@ class HitDate(BaseModel):
     last_day: date
 
 
+class PassageBounds(BaseModel):
+    """Where a passage is in the plain text of its turn: from `start` to `end` (exclusive), of `length` code points."""
+
+    start: int
+    end: int
+    length: int
+
+
+class HitPassage(BaseModel):
+    """A further passage of a hit's turn: from `start` to `end` (exclusive) in code points of its plain text."""
+
+    start: int
+    end: int
+    text: str
+
+
 class RecalledEntry(BaseModel):
     """Fields that all hits have.
 
     `score` orders the hits. `relevance` estimates from 0 to 1 how likely the hit answers the query; null in an
-    embedding space for which this was not measured.
+    embedding space for which this was not measured. `text` is the whole text, or the best passage of a long turn: then
+    `passage` says where that is, and `passages` are further ones that match, the best first.
     """
 
     id: str
@@ -223,13 +244,15 @@ class RecalledEntry(BaseModel):
     score: float
     relevance: float | None
     text: str
+    passage: PassageBounds | None
+    passages: list[HitPassage]
     dates: list[HitDate]
     neighbours: list[Turn] | None
     explain: Explanation | None
 
 
 class TurnHit(RecalledEntry):
-    """A recalled turn.
+    """A recalled turn. The `turn` of a long one has no content, calls and results, unless the request has `full`.
 
     If the hits before it fill the response, `turn` is null, `text` is empty, and `degraded` has `turns_too_large`: read
     the turn by its id. A job resolves `dates` a moment after the append.

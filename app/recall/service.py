@@ -22,7 +22,7 @@ from app.conversations.schemas.summaries import Summary
 from app.conversations.service import ConversationReads
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
-from app.core.ids import ConversationId, parse_id
+from app.core.ids import ConversationId, format_id, parse_id
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
@@ -32,7 +32,9 @@ from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryEntry, Memo
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
 from app.memory.service import FactService
-from app.recall.hits import HitContents, compare_hits, compared_hit, rounded, to_hit
+from app.recall.hits import HitContents, HitForm, compare_hits, compared_hit, rounded, to_hit
+from app.recall.long_turns import LongTurns
+from app.recall.passages import Passage
 from app.recall.ranking import Question, Ranking, may_name_someone, name_texts, names_someone, rank, remove_names
 from app.recall.schemas import (
     ComparedHit,
@@ -72,6 +74,7 @@ class RecallService:
         facts: FactService,
         memories: Memories,
         index: SearchIndex,
+        long_turns: LongTurns,
         concurrent_searches: int,
     ) -> None:
         self._database = database
@@ -80,6 +83,7 @@ class RecallService:
         self._facts = facts
         self._memories = memories
         self._index = index
+        self._long_turns = long_turns
 
     async def recall(
         self, caller: Caller, *, request: Recall, evaluation: RecallEvaluation | None = None
@@ -143,8 +147,11 @@ class RecallService:
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking, hits, contents = await self._find_hits(caller, tx, question, scope, k=request.k, loaded=loaded)
             around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
-        words = ranking.result.lexemes
-        data = [to_hit(hit, contents, around, request, words, configuration) for hit in hits]
+            long_turns = self._long_turns.of_turns(contents.turns.turns)
+            cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=prepared)
+        passages = await self._long_turns.find(long_turns, cosines=cosines, query=prepared)
+        form = HitForm(request, ranking.result.lexemes, configuration, passages, self._long_turns.is_large)
+        data = [to_hit(hit, contents, around, form) for hit in hits]
         return RecallResult(
             object="list",
             data=[hit for hit in data if hit is not None],
@@ -282,7 +289,8 @@ class RecallService:
         """Return the turns for a conversation's context, and the parts of the search that were degraded.
 
         With `project`, search all conversations of the project (of `owner`, if given), else only the one conversation.
-        `loaded` turns of this conversation are returned in addition to the `k` best of the others, in any order.
+        `loaded` turns of this conversation are returned in addition to the `k` best of the others, in any order. Turns
+        that are longer than a passage have their best passages for the question.
         """
         loaded_turns = {parse_id(turn.id): turn for turn in loaded}
         question = replace(question, threshold=threshold, min_relevance=min_relevance)
@@ -301,13 +309,38 @@ class RecallService:
                 hydrated = await self._reads.hydrate_for_context(caller, tx, turn_ids=new_ids)
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
             names = await self._reads.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
-        recalled = [
-            RecalledTurn(turn, hit.score, names.get(hit.conversation_id or conversation_id))
-            for hit in new_hits
-            if (turn := hydrated.turns.get(hit.source_id)) is not None
-        ]
-        recalled += [RecalledTurn(loaded_turns[turn_id], score) for turn_id, score in loaded_scores.items()]
+            recalled = [
+                RecalledTurn(turn, hit.score, names.get(hit.conversation_id or conversation_id))
+                for hit in new_hits
+                if (turn := hydrated.turns.get(hit.source_id)) is not None
+            ]
+            recalled += [RecalledTurn(loaded_turns[turn_id], score) for turn_id, score in loaded_scores.items()]
+            long_turns = self._long_turns.of_canonical([item.turn for item in recalled])
+            cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=question.query)
+        passages = await self._long_turns.find(long_turns, cosines=cosines, query=question.query)
+        if passages:
+            recalled = [
+                item
+                if (best := passages.get(parse_id(item.turn.id))) is None
+                else replace(item, passages=best.passages)
+                for item in recalled
+            ]
         return recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])]
+
+    async def passages_of(
+        self, caller: Caller, *, question: Question, turns: Sequence[CanonicalTurn]
+    ) -> dict[str, Sequence[Passage]]:
+        """Return the best passages for a question of those turns that are longer than a passage, by the turn's id.
+
+        The best first, none of them overlap. One statement if a turn is long, else none.
+        """
+        long_turns = self._long_turns.of_canonical(turns)
+        if not long_turns:
+            return {}
+        async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=question.query)
+        passages = await self._long_turns.find(long_turns, cosines=cosines, query=question.query)
+        return {format_id(turn_id): best.passages for turn_id, best in passages.items()}
 
     async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
         """Compare the hits of queries in another embedding space with those in the searched space. For operators.

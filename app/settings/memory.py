@@ -34,6 +34,9 @@ class IndexSettings(SettingsGroup):
     resident_index_mb: Annotated[int, Field(ge=0, le=1_048_576)] = Field(
         default=512, description="Memory for the entries that a process searches, about 2 KiB each; 0 keeps none."
     )
+    passage_tokens: Annotated[int, Field(ge=50, le=4_000)] = Field(
+        default=400, description="Longest turn that recall shows whole; of a longer one it shows passages of this size."
+    )
 
     def exact_entries(self, dimensions: int) -> int:
         """Return how many entries the largest scope has that is searched exactly, with vectors of so many dimensions.

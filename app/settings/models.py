@@ -213,6 +213,10 @@ class ToolSettings(SettingsGroup):
     mcp_hidden_tools: Names = Field(
         default=None, description="Tools that are not offered, separated by commas; default: none is hidden."
     )
+    mcp_answer_kb: Annotated[int, Field(ge=8, le=65_536)] = Field(
+        default=32,
+        description="Longest answer of a tool in KiB; a cut one says how to read the rest.",
+    )
     enable_internal_agent: bool = Field(default=False, description="Whether `ask_agent` is enabled.")
     internal_agent_exclusive: bool = Field(
         default=True, description="Whether an enabled `ask_agent` replaces all other tools for models."
@@ -233,3 +237,8 @@ class ToolSettings(SettingsGroup):
     internal_agent_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
         default=180.0, description="Longest time for one of its answers, tools included."
     )
+
+    @property
+    def max_answer_bytes(self) -> int:
+        """The longest answer of a tool."""
+        return self.mcp_answer_kb * 2**10

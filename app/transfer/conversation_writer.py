@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from app.conversations.drafts import plain_text
 from app.conversations.events import EventPublisher
 from app.conversations.policies import facts_job
 from app.conversations.responses import store as response_store
 from app.conversations.responses.store import ResponseRow
+from app.conversations.schemas.conversations import plain_text
 from app.conversations.stores import conversation_store, turn_list_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.stores.summary_store import SummaryRow

@@ -17,7 +17,6 @@ from dataclasses import replace
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.conversations.derived_titles import DerivedTitles
-from app.conversations.drafts import plain_text
 from app.conversations.events import EventPublisher
 from app.conversations.find import (
     find_by_external_id,
@@ -28,7 +27,7 @@ from app.conversations.find import (
     require_owner,
 )
 from app.conversations.policies import require_small
-from app.conversations.schemas.conversations import Conversation, ForkRequest
+from app.conversations.schemas.conversations import Conversation, ForkRequest, plain_text
 from app.conversations.stores import conversation_store, summary_store, turn_list_store
 from app.conversations.stores.conversation_store import CHANGEABLE, ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import update_summary_mark

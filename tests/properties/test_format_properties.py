@@ -17,8 +17,8 @@ from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
-from app.conversations.drafts import make_draft, plain_text
-from app.conversations.schemas.conversations import TurnInput
+from app.conversations.drafts import make_draft
+from app.conversations.schemas.conversations import TurnInput, plain_text
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, Format, ParsedTurn, Role
 from app.formats.service import items_of, parse, render, write

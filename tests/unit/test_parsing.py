@@ -2,8 +2,7 @@ from typing import Any
 
 import pytest
 
-from app.conversations.drafts import plain_text
-from app.conversations.schemas.conversations import TurnInput
+from app.conversations.schemas.conversations import TurnInput, plain_text
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, Format, Kind, Role
 from app.formats.service import items_of, parse, render, text_of, write

@@ -109,6 +109,11 @@ class Lifecycle:
         """Counters of this process."""
         self._log = get_logger()
 
+    @property
+    def max_input_tokens(self) -> int:
+        """Return the budget of a turn that names none."""
+        return self._settings.max_input_tokens
+
     async def before_turn(self, caller: Caller, *, request: BeforeTurn) -> TurnContext:
         """Return the model's input: the session's context and the current input, within `max_input_tok`.
 

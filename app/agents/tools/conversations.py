@@ -1,19 +1,53 @@
 """The tools for conversations: search, build a context, append, read, create, find, summarise."""
 
 from dataclasses import replace
+from typing import Final, cast
 
-from app.agents.tools.schemas import AppendTurns, BuildContext, ConversationNames, GetHistory, RecallTool, Summarize
+from pydantic import JsonValue
+
+from app.agents.tools.answers import (
+    TEXT_LEVEL,
+    ToolAnswer,
+    answer_bytes,
+    cut_turn,
+    fit_part,
+    fit_recall,
+    fit_texts,
+)
+from app.agents.tools.schemas import (
+    AppendTurns,
+    BuildContext,
+    ContextAnswer,
+    ConversationNames,
+    GetHistory,
+    HistoryAnswer,
+    RecallAnswer,
+    RecallTool,
+    Summarize,
+)
 from app.agents.tools.tool import ADDS, READER, READS, WRITER, Group, Tool, ToolServices, tool
-from app.context.schemas import Context
-from app.conversations.schemas.conversations import AppendResult, Conversation, ConversationCreate, ListedConversation
+from app.conversations.schemas.conversations import (
+    AppendResult,
+    Conversation,
+    ConversationCreate,
+    ListedConversation,
+    turn_text,
+)
 from app.conversations.schemas.history import HistoryPage
 from app.conversations.schemas.listing import ConversationSearch
 from app.conversations.schemas.summaries import Compacted
-from app.core.errors import NotFound
-from app.core.ids import ConversationId, parse_id
+from app.core.errors import Invalid, NotFound
+from app.core.ids import ConversationId, TurnId, parse_id
 from app.core.paging import Page
-from app.recall.schemas import RecallResult
+from app.formats.schemas import JsonObject
 from app.tenancy.schemas import Caller, Scope
+
+_CONTEXT_TRIES: Final = 4
+"""Times that a context is built again with a smaller budget: each brings the answer to nine tenths of the limit."""
+_CUT_PAGE: Final = (
+    f"To keep the answer short, texts of more than {TEXT_LEVEL} characters are cut, and the page may have fewer turns"
+    " than `limit`. Read a text on with get_history, turn_id, start and length; read further turns with next_cursor."
+)
 
 
 def conversation_tools() -> tuple[Tool, ...]:
@@ -26,14 +60,15 @@ def _found_tools() -> tuple[Tool, ...]:
         tool(
             "recall",
             RecallTool,
-            RecallResult,
+            RecallAnswer,
             _recall,
             title="Search conversations",
             description=(
                 "Search what was said in stored conversations, by meaning and by words: turns and summaries, the best"
                 " first. Narrow it with `conversation_ids`, `project`, `owner` or `filters` (actors, roles, times,"
                 " metadata); without them everything is searched that the key may read. `neighbours` adds the turns"
-                " around a hit."
+                " around a hit. Of a long turn, `text` is the passage that matches, and `passage` says where it is:"
+                " read more of the turn with get_history."
             ),
             group=Group.CONVERSATION,
             hints=READS,
@@ -41,7 +76,7 @@ def _found_tools() -> tuple[Tool, ...]:
         tool(
             "build_context",
             BuildContext,
-            Context,
+            ContextAnswer,
             _build_context,
             title="Build a context",
             description=(
@@ -76,14 +111,15 @@ def _turn_tools() -> tuple[Tool, ...]:
         tool(
             "get_history",
             GetHistory,
-            HistoryPage,
+            HistoryAnswer,
             _get_history,
             title="Read a conversation",
             description=(
                 "Read the turns of a stored conversation as they were said: the newest page first, in chronological"
                 " order. Name it by `conversation_id` or `external_id`. Give `next_cursor` back as `cursor` for the"
                 " page before it. `order` asc starts at the first turn. Erased turns are shown as tombstones, with"
-                " `erased_at` and without content."
+                " `erased_at` and without content. Long texts are cut: with `turn_id`, `start` and `length` it reads a"
+                " part of one turn."
             ),
             group=Group.CONVERSATION,
             hints=READS,
@@ -167,18 +203,38 @@ async def found_or_created(
     return ConversationId(parse_id(conversation.id))
 
 
-async def _recall(services: ToolServices, caller: Caller, body: RecallTool) -> RecallResult:
+async def _recall(services: ToolServices, caller: Caller, body: RecallTool) -> ToolAnswer:
     if body.external_ids:
         project = body.project or "default"
         ids = [
             await services.conversations.id_of(caller, project=project, external_id=name) for name in body.external_ids
         ]
         body = body.model_copy(update={"conversation_ids": [*(body.conversation_ids or ()), *ids]})
-    return await services.recall_service.recall(caller, request=body)
+    result = await services.recall_service.recall(caller, request=body)
+    return ToolAnswer(fit_recall(result.model_dump(mode="json"), max_bytes=services.max_answer_bytes))
 
 
-async def _build_context(services: ToolServices, caller: Caller, body: BuildContext) -> Context:
-    return await services.contexts.build(caller, await found(services, caller, body), request=body)
+async def _build_context(services: ToolServices, caller: Caller, body: BuildContext) -> ToolAnswer:
+    """Build the context; with a smaller budget, if the answer is too long."""
+    conversation_id = await found(services, caller, body)
+    context = await services.contexts.build(caller, conversation_id, request=body)
+    max_bytes = services.max_answer_bytes
+    shown: JsonObject = context.model_dump(mode="json")
+    budget, cut = body.token_budget, None
+    for _ in range(_CONTEXT_TRIES):
+        if (size := answer_bytes(shown)) <= max_bytes:
+            break
+        # of the tokens that are used, since the budget may be far larger
+        budget = min(budget, context.usage.used) * max_bytes * 9 // (size * 10)
+        try:
+            smaller = body.model_copy(update={"token_budget": budget})
+            context = await services.contexts.build(caller, conversation_id, request=smaller)
+        except Invalid:  # less than the system text needs
+            break
+        shown = context.model_dump(mode="json")
+        cut = f"To keep the answer short, it was built for {budget} tokens. POST /v1/…/context builds larger ones."
+    shown, cut_texts = fit_texts(shown, max_bytes=max_bytes)
+    return ToolAnswer({**shown, "cut": " ".join(filter(None, [cut, cut_texts])) or None})
 
 
 async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurns) -> AppendResult:
@@ -195,10 +251,36 @@ async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurn
     return result.value
 
 
-async def _get_history(services: ToolServices, caller: Caller, body: GetHistory) -> HistoryPage:
+async def _get_history(services: ToolServices, caller: Caller, body: GetHistory) -> ToolAnswer:
+    """Read a page; a shorter one, if the answer is too long. Its cursor leads on from the turns that it shows."""
     conversation_id = await found(services, caller, body)
     caller.require_conversation(Scope.READ, conversation_id)
-    return await services.conversations.history(caller, conversation_id, query=body.query())
+    if body.turn_id is not None:
+        return await _read_part(services, caller, conversation_id, body, TurnId(body.turn_id))
+    max_bytes = services.max_answer_bytes
+    query = body.query()
+    while True:
+        page = await services.conversations.history(caller, conversation_id, query=query)
+        shown: JsonObject = {**page.model_dump(mode="json"), "part": None, "cut": None}
+        if answer_bytes(shown) <= max_bytes:
+            return ToolAnswer(shown)
+        turns = cast("list[JsonObject]", shown["data"])
+        shown["data"] = cast("JsonValue", [cut_turn(turn) for turn in turns])
+        if len(turns) <= 1 or (size := answer_bytes(shown)) <= max_bytes:
+            shown, _ = fit_texts(shown, max_bytes=max_bytes)
+            return ToolAnswer({**shown, "cut": _CUT_PAGE})
+        query = replace(query, limit=max(1, min(len(turns) - 1, len(turns) * max_bytes // size)))
+
+
+async def _read_part(
+    services: ToolServices, caller: Caller, conversation_id: ConversationId, body: GetHistory, turn_id: TurnId
+) -> ToolAnswer:
+    turn = await services.conversations.turn(caller, conversation_id, turn_id=turn_id)
+    bare = turn.model_copy(update={"content": None, "tool_calls": [], "tool_results": []})
+    page = HistoryPage(object="list", data=[bare], has_more=False, next_cursor=None, summaries=[], rev=turn.rev)
+    shown, _ = fit_texts(page.model_dump(mode="json"), max_bytes=services.max_answer_bytes // 2)
+    part = fit_part(shown, turn_text(turn), start=body.start, length=body.length, max_bytes=services.max_answer_bytes)
+    return ToolAnswer(part)
 
 
 async def _create_conversation(services: ToolServices, caller: Caller, body: ConversationCreate) -> Conversation:

@@ -1,6 +1,6 @@
 """The tools of the turn lifecycle: calls of an agent's host around each turn."""
 
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import ConfigDict, RootModel
 
@@ -20,6 +20,9 @@ from app.agents.lifecycle.service import Lifecycle
 from app.agents.tools.tool import ADDS, READER_AND_WRITER, READS, Group, Tool, ToolServices, tool
 
 _AGAIN: Final = {"idempotent_hint": True}
+_BYTES_A_TOKEN: Final = 16
+"""Bytes of an answer for each token of its items: it has them twice, as an object and as text."""
+_TurnT = TypeVar("_TurnT", BeforeTurn, RunTurn)
 _ERASES: Final = {"read_only_hint": False, "destructive_hint": True, "open_world_hint": False} | _AGAIN
 
 
@@ -40,16 +43,20 @@ def _turn_tools() -> tuple[Tool, ...]:
             "memory_before_turn",
             BeforeTurn,
             TurnContext,
-            lambda services, caller, body: _lifecycle(services).before_turn(caller, request=body),
+            lambda services, caller, body: _lifecycle(services).before_turn(
+                caller, request=_within_answer(services, body)
+            ),
             title="Context before a turn",
             description=(
                 "Call this before each model call of a session: it gives `input_items`, what to send to the model, as"
                 " OpenAI Responses items that never count more than `max_input_tok`: `base_instructions`, a summary of"
-                " what is older, the newest turns, what is known and fits, and `current_input` last. It stores nothing."
+                " what is older, the newest turns, what is known and fits, and `current_input` last. Name"
+                " `max_input_tok`: without it, the items fit a short answer. It stores nothing."
                 " `session_id` is your name for the session, `turn_id` for the turn."
             ),
             group=Group.MEMORY,
             hints=READS,
+            is_cut=False,
         ),
         tool(
             "memory_after_turn",
@@ -70,7 +77,9 @@ def _turn_tools() -> tuple[Tool, ...]:
             "memory_run_turn",
             RunTurn,
             TurnRun,
-            lambda services, caller, body: _lifecycle(services).run_turn(caller, request=body),
+            lambda services, caller, body: _lifecycle(services).run_turn(
+                caller, request=_within_answer(services, body)
+            ),
             title="Run a turn in two calls",
             description=(
                 "Instead of memory_before_turn and memory_after_turn: the first call takes the fields of the former,"
@@ -80,6 +89,7 @@ def _turn_tools() -> tuple[Tool, ...]:
             group=Group.MEMORY,
             hints=ADDS | _AGAIN,
             access=READER_AND_WRITER,
+            is_cut=False,
         ),
     )
 
@@ -116,6 +126,14 @@ def _session_tools() -> tuple[Tool, ...]:
             hints=READS,
         ),
     )
+
+
+def _within_answer(services: ToolServices, body: _TurnT) -> _TurnT:
+    """Return a turn to prepare that names no budget with one by which the answer is no longer than another one."""
+    if body.max_input_tok is not None or body.current_input is None:
+        return body
+    max_tokens = min(services.max_answer_bytes // _BYTES_A_TOKEN, _lifecycle(services).max_input_tokens)
+    return body.model_copy(update={"max_input_tok": max_tokens})
 
 
 def _lifecycle(services: ToolServices) -> Lifecycle:

@@ -1,22 +1,23 @@
 """Arguments of tools beyond the bodies of the REST calls, and the schemas of `ask_agent`."""
 
-from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, field_validator, model_validator
 
-from app.context.schemas import ContextRequest, SummaryRequest
+from app.context.schemas import Context, ContextRequest, SummaryRequest
 from app.conversations.schemas.append import TurnsToAppend
 from app.conversations.schemas.conversations import Filter, Name, NonNegative
-from app.conversations.schemas.history import HistoryQuery, ListedStatus
+from app.conversations.schemas.history import HistoryPage, HistoryQuery, ListedStatus
 from app.core.errors import Forbidden, PublicValueError
 from app.core.paging import Order
 from app.core.times import TimeOut
-from app.core.validation.ids import ConversationIdIn, ConversationNameIn
+from app.core.validation.ids import ConversationIdIn, ConversationNameIn, IdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import Role
+from app.memory.longterm.schemas import MemoryEntries
 from app.memory.schemas import FactCreate, FactSearch
-from app.recall.schemas import Recall
+from app.recall.schemas import Recall, RecallResult
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 
 MAX_QUERY_CHARACTERS = 32_768
@@ -24,6 +25,7 @@ ExternalId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_lengt
 Limit: TypeAlias = Annotated[StrictInt, Field(ge=1, le=200)]
 Cursor: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 ProjectName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+_PART: Final = frozenset({"turn_id", "start", "length"})
 _Position = Annotated[StrictInt, Field(ge=0, le=2**53 - 1)]
 
 
@@ -167,8 +169,55 @@ class StoredMemory(BaseModel):
     stored: Literal[True]
 
 
+_Cut: TypeAlias = Annotated[
+    str | None, Field(description="What was left out of a long answer and how to read it; null if nothing was.")
+]
+
+
+class RecallAnswer(RecallResult):
+    """Hits, best first."""
+
+    cut: _Cut
+
+
+class MemoryAnswer(MemoryEntries):
+    """Recalled memories, best first."""
+
+    cut: _Cut
+
+
+class ContextAnswer(Context):
+    """A context, ready for a model."""
+
+    cut: _Cut
+
+
+class TurnPart(BaseModel):
+    """A part of a turn's plain text, from `start` to `end` (exclusive) of `length` code points."""
+
+    start: int
+    end: int
+    length: int
+    text: str
+
+
+class HistoryAnswer(HistoryPage):
+    """A page of a history, or a part of one turn, whose `data` then has the turn without its content."""
+
+    part: TurnPart | None
+    cut: _Cut
+
+
 class GetHistory(NamedConversation):
-    """A page of a conversation's history to read."""
+    """A page of a conversation's history to read, or a part of one of its turns."""
+
+    turn_id: IdIn | None = Field(
+        None, description="Read the text of this turn only, from `start`, in place of a page. For long turns."
+    )
+    start: _Position = Field(0, description="With turn_id: the code point of its text to start from.")
+    length: Annotated[StrictInt, Field(ge=1, le=2**53 - 1)] = Field(
+        8_000, description="With turn_id: how many code points to read; `part.end` says how many fitted."
+    )
 
     order: Order | None = Field(
         None,
@@ -191,4 +240,13 @@ class GetHistory(NamedConversation):
 
     def query(self) -> HistoryQuery:
         """Return the query of the history."""
-        return HistoryQuery(**self.model_dump(exclude=set(ConversationNames.model_fields)))
+        return HistoryQuery(**self.model_dump(exclude={*ConversationNames.model_fields, *_PART}))
+
+    @model_validator(mode="after")
+    def _part_or_page(self) -> "GetHistory":
+        changed = {name for name, field in GetHistory.model_fields.items() if getattr(self, name) != field.default}
+        if self.turn_id is None and changed & _PART:
+            raise PublicValueError("start and length need a turn_id.")
+        if self.turn_id is not None and changed - _PART - set(ConversationNames.model_fields):
+            raise PublicValueError("With turn_id, give only start and length.")
+        return self

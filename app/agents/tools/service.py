@@ -6,10 +6,11 @@ Each tool accepts a REST schema and calls the service that REST calls. To add on
 
 from dataclasses import replace
 
+from app.agents.tools.answers import ToolAnswer, fit_list, fit_texts
 from app.agents.tools.conversations import conversation_tools, found_or_created
 from app.agents.tools.facts import fact_tools
 from app.agents.tools.lifecycle import lifecycle_tools
-from app.agents.tools.schemas import AgentAnswer, AskAgent, AskAgentTool, StoredMemory, agent_disabled
+from app.agents.tools.schemas import AgentAnswer, AskAgent, AskAgentTool, MemoryAnswer, StoredMemory, agent_disabled
 from app.agents.tools.small_profile import small_tools
 from app.agents.tools.tool import (
     ADDS,
@@ -23,10 +24,10 @@ from app.agents.tools.tool import (
     error_text,
     tool,
 )
-from app.memory.longterm.schemas import MemoryEntries, MemoryQuery, MemoryStore
+from app.memory.longterm.schemas import MemoryQuery, MemoryStore
 from app.tenancy.schemas import Caller
 
-__all__ = ["Group", "Tool", "ToolServices", "all_tools", "error_text", "raw_tools", "small_tools"]
+__all__ = ["Group", "Tool", "ToolServices", "all_tools", "error_text", "fit_texts", "raw_tools", "small_tools"]
 
 
 def all_tools() -> tuple[Tool, ...]:
@@ -44,8 +45,8 @@ def _memory_tools() -> tuple[Tool, ...]:
         tool(
             "recall_memory",
             MemoryQuery,
-            MemoryEntries,
-            lambda services, caller, body: services.recall_service.recall_own_memories(caller, body),
+            MemoryAnswer,
+            _recall_memory,
             title="Recall long-term memory",
             description=(
                 "Search your own long-term memory, which outlives conversations: facts, preferences and decisions that"
@@ -96,6 +97,17 @@ def _agent_tools() -> tuple[Tool, ...]:
             access=READER_AND_WRITER,
         ),
     )
+
+
+async def _recall_memory(services: ToolServices, caller: Caller, body: MemoryQuery) -> ToolAnswer:
+    entries = await services.recall_service.recall_own_memories(caller, body)
+    shown = fit_list(
+        entries.model_dump(mode="json"),
+        "entries",
+        max_bytes=services.max_answer_bytes,
+        how="Ask for fewer entries with top_k to read more of each.",
+    )
+    return ToolAnswer(shown)
 
 
 async def _store_memory(services: ToolServices, caller: Caller, body: MemoryStore) -> StoredMemory:

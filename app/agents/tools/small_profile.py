@@ -12,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from app.agents.tools.schemas import ExternalId
 from app.agents.tools.tool import Arguments, Call, Tool, argument_schema, valid_arguments
-from app.core.validation.ids import ConversationNameIn
+from app.core.validation.ids import ConversationNameIn, IdIn
 from app.core.validation.strict import Strict
 from app.memory.longterm.schemas import QueryText
 
@@ -48,6 +48,8 @@ class SmallHistory(Strict):
     conversation_id: ConversationNameIn | SkipJsonSchema[None] = None
     external_id: _OptionalName = None
     limit: Annotated[StrictInt, Field(ge=1, le=200)] = 20
+    turn_id: IdIn | SkipJsonSchema[None] = None
+    start: Annotated[StrictInt, Field(ge=0)] = 0
 
 
 def small_tools(full: Mapping[str, Tool]) -> tuple[Tool, ...]:
@@ -71,7 +73,8 @@ def small_tools(full: Mapping[str, Tool]) -> tuple[Tool, ...]:
         _small(
             full["get_history"],
             SmallHistory,
-            "Read the newest turns of a conversation, in chronological order. Give its conversation_id or external_id.",
+            "Read the newest turns of a conversation, in chronological order. Give its conversation_id or external_id."
+            " Long texts are cut: with turn_id and start it reads one turn on.",
         ),
     )
 

@@ -52,6 +52,7 @@ class ToolServices:
     memories: Memories
     compactor: Compactor
     facts: FactService
+    max_answer_bytes: int
     lifecycle: Lifecycle | None = None
     agent: SupportsAsk | None = None
 
@@ -99,7 +100,8 @@ READER_AND_WRITER: Final = ToolAccess(frozenset({Scope.READ, Scope.WRITE}))
 class Tool:
     """One entry of the table. `prepare` raises Invalid with the fields of invalid arguments.
 
-    `needs_conversation`: the arguments must name a conversation.
+    `needs_conversation`: the arguments must name a conversation. `is_cut`: long texts of an answer are cut. Of an
+    answer that its caller sends to a model, they are not.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Tool:
     group: Group
     access: ToolAccess
     needs_conversation: bool
+    is_cut: bool
     prepare: Callable[[Arguments], Call]
 
     @property
@@ -204,6 +207,7 @@ def tool(
     group: Group,
     hints: Mapping[str, bool],
     access: ToolAccess | None = None,
+    is_cut: bool = True,
 ) -> Tool:
     """Return a tool of its models for input and output, its handler, its description, and its access.
 
@@ -235,6 +239,7 @@ def tool(
         group=group,
         access=rights,
         needs_conversation=issubclass(takes, NamedConversation),
+        is_cut=is_cut,
         prepare=prepare,
     )
 

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from app.conversations.schemas.participants import ParticipantOut, ParticipantsIn
+from app.core.entity_fields import json_text
 from app.core.errors import PublicValueError
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationNameIn, IdIn, NewTurnId
@@ -27,7 +28,9 @@ from app.core.validation.strict import Strict, Unchecked
 from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
 from app.formats.parse.produced import admit_message
 from app.formats.parts import part_text
-from app.formats.schemas import CanonicalTurn, JsonObject, Kind, ParsedTurn, Role
+from app.formats.schemas import CanonicalTurn, JsonObject, Kind, ParsedTurn, Role, TurnLike
+from app.formats.service import text_of
+from app.formats.turns import to_canonical
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
@@ -456,6 +459,17 @@ def content_text(content: object) -> str:
 
 
 def turn_text(turn: Turn) -> str:
-    """Return the text of a turn: that of its content and of its tool results."""
-    pieces = [content_text(turn.content), *(content_text(result.get("content")) for result in turn.tool_results)]
+    """Return the plain text of a turn, that of `text_of`: its content and its tool results."""
+    return text_of(to_canonical(turn))
+
+
+def plain_text(turn: TurnLike) -> str:
+    """Return the text that is counted and searched: content, names and arguments of tool calls, text of results."""
+    pieces = [content_text(turn.content)]
+    for call in turn.tool_calls:
+        function = call.get("function")
+        body = function if isinstance(function, dict) else call
+        arguments = body.get("arguments", "")
+        pieces.append(f"{body.get('name')} {arguments if isinstance(arguments, str) else json_text(arguments)}")
+    pieces.extend(content_text(result.get("content")) for result in turn.tool_results)
     return "\n".join(piece for piece in pieces if piece)

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.conversations.drafts import plain_text
-from app.conversations.schemas.conversations import turn_text
+from app.conversations.schemas.conversations import plain_text, turn_text
 from app.conversations.stores import conversation_store, summary_store, turn_list_store, turn_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.stores.summary_store import SummaryRow

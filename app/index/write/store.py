@@ -125,6 +125,35 @@ async def insert_vectors(
     )
 
 
+async def compare_pieces(
+    tx: Transaction,
+    tenant_id: TenantId,
+    kind: EntryKind,
+    source_ids: Sequence[UUID],
+    *,
+    space_id: int,
+    vector: FloatVector,
+) -> dict[UUID, list[float]]:
+    """Return the cosines of a query's vector and those of the entries of sources, by source, in the order of parts."""
+    rows = await tx.fetch(
+        """
+        select coalesce(e.source_id, e.entry_id) as source_id,
+               array_agg(-(v.embedding <#> $5::vector) order by v.part) as cosines
+        from index_entries e
+        join vectors v on v.tenant_id = $1 and v.entry_id = e.entry_id and v.space_id = $4
+        where e.tenant_id = $1 and e.kind = $2 and (e.entry_id = any($3::uuid[]) or e.source_id = any($3))
+          and coalesce(e.source_id, e.entry_id) = any($3)
+        group by 1
+        """,
+        tenant_id,
+        kind.value,
+        list(source_ids),
+        space_id,
+        Vector(vector),
+    )
+    return {row["source_id"]: row["cosines"] for row in rows}
+
+
 async def retire_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
     """Exclude entries from every search; they are deleted with their sources."""
     await tx.execute(

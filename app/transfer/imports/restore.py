@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from app.conversations.drafts import content_errors, plain_text
+from app.conversations.drafts import content_errors
 from app.conversations.find import lock_conversation
 from app.conversations.hash_chain import GENESIS
 from app.conversations.responses.store import ResponseRow
+from app.conversations.schemas.conversations import plain_text
 from app.conversations.schemas.fields import CONVERSATION, RESPONSE, SUMMARY, TURN
 from app.conversations.schemas.summaries import DoubtfulSentence, HighlightLine
 from app.conversations.stores import conversation_store

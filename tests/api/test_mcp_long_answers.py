@@ -1,0 +1,173 @@
+"""Answers of the tools are short, however long the turns are, and say how to read on."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client.client import Client as McpClient
+
+from app.agents.tools.service import all_tools
+from tests.support.api import Client, Service, open_service
+from tests.support.live import serving
+from tests.support.mcp import mcp_client
+from tests.support.postgres import TestDatabase
+
+MAX_BYTES = 32 * 2**10
+MEBIBYTE = 2**20
+FACT = "The deposit of the Lisbon flat is 1,450 euros."
+QUERY = "How much is the deposit of the Lisbon flat?"
+
+
+@pytest.fixture(scope="module")
+async def port(service: Service) -> AsyncIterator[int]:
+    async with serving(service.app, service.settings) as listening:
+        yield listening
+
+
+def long_text(seed: int, characters: int = MEBIBYTE) -> str:
+    filler = " ".join(f'Paragraph {n} of part {seed} is about lamps, "rivers" and stone.' for n in range(20_000))
+    return f"{filler[: characters // 3]}. {FACT} {filler}"[:characters]
+
+
+async def use(mcp: McpClient, tool: str, **arguments: Any) -> Any:
+    """The structured answer of a tool, of which the whole answer is short."""
+    result = await mcp.call_tool(tool, arguments)
+    assert not result.is_error, result.content[0]
+    assert len(json.dumps(result.model_dump(mode="json", by_alias=True, exclude_none=True))) <= MAX_BYTES, tool
+    assert json.loads(result.content[0].model_dump()["text"]) == result.structured_content
+    return result.structured_content
+
+
+async def large(client: Client, turns: int = 6) -> str:
+    conversation = await client.conversation(external_id="large", owner="mia")
+    for n in range(turns):
+        role = "assistant" if n % 2 else "user"
+        await client.append(conversation, {"role": role, "content": long_text(n)})
+    await client.append(conversation, {"role": "user", "content": QUERY})
+    return conversation
+
+
+@pytest.mark.slow
+async def test_no_answer_about_turns_of_a_mebibyte_is_long(client: Client, port: int) -> None:
+    conversation = await large(client)
+    session = {"project": "default", "session_id": "large", "user_id": "mia"}
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": QUERY}]}
+    turn = session | {"turn_id": "t1", "current_input": [item]}
+    named = {"conversation_id": conversation}
+    calls: dict[str, dict[str, Any]] = {
+        "store_memory": {"content": long_text(1, 30_000)},
+        "recall_memory": {"query": QUERY, "top_k": 20},
+        "recall": {"query": QUERY, "k": 10, "conversation_ids": [conversation], "neighbours": 2, "content": "full"},
+        "build_context": named | {"token_budget": 100_000, "query": QUERY, "semantic_recall": {"k": 10}},
+        "append_turns": named | {"turns": [{"role": "user", "content": long_text(9)}]},
+        "get_history": named,
+        "create_conversation": {"external_id": "large"},
+        "find_conversations": {"owner": "mia"},
+        "summarize": named,
+        "list_facts": named,
+        "assert_fact": named | {"subject": "Mia", "predicate": "has", "object": "a lamp"},
+        "memory_before_turn": turn,
+        "memory_run_turn": turn,
+        "memory_after_turn": session | {"turn_id": "t2", "input_items": [item]},
+        "memory_run_maintenance": {"project": "default", "session_id": "large"},
+        "memory_list_dir_with_abstract": {"project": "default", "session_id": "large"},
+    }
+    assert calls.keys() == {tool.name for tool in all_tools()} - {"ask_agent"}
+    async with mcp_client(port, client.key) as mcp:
+        for tool, arguments in calls.items():
+            await use(mcp, tool, **arguments)
+
+
+async def test_recall_shows_the_passage_and_the_turn_is_read_on_in_parts(client: Client, port: int) -> None:
+    conversation, text = await client.conversation(), long_text(0, 100_000)
+    await client.append(conversation, text)
+    async with mcp_client(port, client.key) as mcp:
+        answer = await use(mcp, "recall", query=QUERY, conversation_ids=[conversation], k=1)
+        hit = answer["data"][0]
+        assert answer["cut"] is None
+        assert FACT in hit["text"]
+        named = {"conversation_id": conversation, "turn_id": hit["turn"]["id"]}
+        start, whole = 0, ""
+        while start < len(text):
+            answer = await use(mcp, "get_history", **named, start=start, length=50_000)
+            part = answer["part"]
+            assert (part["start"], part["length"]) == (start, len(text))
+            assert answer["data"][0]["id"] == named["turn_id"]
+            whole += part["text"]
+            assert part["end"] == len(whole) > start
+            start = part["end"]
+            assert (answer["cut"] is None) == (start == len(text))
+        assert whole == text
+        passage = hit["passage"]
+        around = await use(
+            mcp, "get_history", **named, start=passage["start"], length=passage["end"] - passage["start"]
+        )
+        assert around["part"]["text"] == hit["text"]
+        beyond = await use(mcp, "get_history", **named, start=10**9)
+        assert beyond["part"]["text"] == ""
+
+
+async def test_a_history_of_long_turns_has_all_of_them_on_short_pages(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, *(long_text(n, 3_000 + n * 500) for n in range(40)))
+    positions: list[int] = []
+    async with mcp_client(port, client.key) as mcp:
+        cursor: str | None = None
+        while True:
+            more = {} if cursor is None else {"cursor": cursor}
+            page = await use(mcp, "get_history", conversation_id=conversation, **more)
+            positions = [turn["position"] for turn in page["data"]] + positions
+            assert "turn_id" in page["cut"]
+            assert all("read on with get_history" in turn["content"] for turn in page["data"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+    assert positions == list(range(1, 41))
+
+
+async def test_a_cut_answer_says_what_was_cut(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, *(long_text(n, 20_000) for n in range(20)))
+    async with mcp_client(port, client.key) as mcp:
+        answer = await use(mcp, "recall", query=QUERY, conversation_ids=[conversation], k=20)
+        assert f"The best {len(answer['data'])} of 20 hits" in answer["cut"]
+        assert all(FACT in hit["text"] for hit in answer["data"])
+        await client.append(conversation, *(long_text(n, 3_000) for n in range(50)))
+        context = await use(mcp, "build_context", conversation_id=conversation, token_budget=60_000)
+        assert "it was built for" in context["cut"]
+        assert context["usage"]["used"] <= context["usage"]["budget"] < 60_000
+        for n in range(5):
+            await use(mcp, "store_memory", content=long_text(n, 30_000))
+        memories = await use(mcp, "recall_memory", query=QUERY, top_k=5)
+        assert "top_k" in memories["cut"]
+
+
+async def test_arguments_of_a_part_need_a_turn(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "Hello.")
+    async with mcp_client(port, client.key) as mcp:
+        turn_id = (await use(mcp, "get_history", conversation_id=conversation))["data"][0]["id"]
+        for arguments in ({"start": 5}, {"turn_id": turn_id, "limit": 3}):
+            refused = await mcp.call_tool("get_history", {"conversation_id": conversation} | arguments)
+            assert refused.is_error
+        foreign = await mcp.call_tool(
+            "get_history", {"conversation_id": await client.conversation(), "turn_id": turn_id}
+        )
+        assert foreign.structured_content == foreign.structured_content | {"code": "not_found"}
+
+
+async def test_an_operator_chooses_the_length_of_answers(
+    client: Client, database: TestDatabase, tmp_path: Path
+) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, long_text(0, 40_000))
+    async with (
+        open_service(database, tmp_path, mcp_answer_kb=256) as opened,
+        serving(opened.app, opened.settings) as listening,
+        mcp_client(listening, client.key) as mcp,
+    ):
+        page = await mcp.call_tool("get_history", {"conversation_id": conversation})
+        assert page.structured_content is not None
+        assert len(page.structured_content["data"][0]["content"]) == 40_000

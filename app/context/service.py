@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar, assert_never
+from uuid import uuid4
 
 from app.context.assembly.assemble import assemble
 from app.context.assembly.parts import (
@@ -37,12 +38,13 @@ from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn, Role, TokenCounter
+from app.formats.service import text_of
 from app.index.service import VectorAhead
 from app.memory.longterm.schemas import MemoryFilters
 from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import FactService
-from app.recall.schemas import RecalledTurn
+from app.recall.schemas import Passage, RecalledTurn
 from app.recall.service import Question, RecallService
 from app.settings.memory import ContextSettings
 from app.tenancy.schemas import Caller
@@ -56,6 +58,10 @@ _TOKENS_OF_STORED: Final[dict[Tokenizer, int]] = {"o200k_base": 1, "cl100k_base"
 # A recalled turn with its label takes at least about this many tokens, and at least this many turns are compared.
 _TOKENS_OF_RECALLED = 30
 _LEAST_RECALLED = 10
+# Passages are as long as the setting says, but so short that as many as this fit, and a sentence or two are whole.
+_PASSAGES_OF_BUDGET = 12
+_LEAST_PASSAGE_TOKENS = 60
+_CHARACTERS_OF_TOKEN = 4
 # Counting this many tokens takes under ten milliseconds.
 _INLINE_TOKENS = 20_000
 
@@ -166,6 +172,9 @@ class ContextBuilder:
             self._relevant_facts(caller, conversation_id, request, recent, question),
             self._or_degraded(self._memories(caller, request, recent, query, question), []),
         )
+        newest_passages, passages_degraded = await self._or_degraded(
+            self._newest_passages(caller, request, recent, question), dict[str, Sequence[Passage]]()
+        )
         return ContextParts(
             system=request.system,
             recent=recent.turns,
@@ -175,7 +184,8 @@ class ContextBuilder:
             facts=facts,
             memories=memories,
             recalled=recalled,
-            degraded=list(dict.fromkeys([*unready, *degraded, *without, *memories_degraded])),
+            degraded=list(dict.fromkeys([*unready, *degraded, *without, *memories_degraded, *passages_degraded])),
+            passages={item.turn.id: item.passages for item in recalled} | newest_passages,
             has_more=recent.more_before,
         )
 
@@ -272,12 +282,31 @@ class ContextBuilder:
             # Assembly keeps the best k of the turns that are not in the window.
             loaded=[turn for turn in recent.turns if turn.position <= recent.last_position],
             actors=request.filter_participants,
+            passage_tokens=_passage_tokens(request),
         )
         # Turns appended since the newest turns were read belong to the next context.
         seen = [
             item for item in recalled if item.conversation is not None or item.turn.position <= recent.last_position
         ]
         return seen, degraded
+
+    async def _newest_passages(
+        self, caller: Caller, request: ContextRequest, recent: ContextTurns, question: Question | None
+    ) -> tuple[dict[str, Sequence[Passage]], list[str]]:
+        """Return the passages for the query of new turns that have no room whole, and of the newest one, by turn id."""
+        new_turns = [turn for turn in recent.turns if turn.position > recent.last_position] or recent.turns[-1:]
+        long_turns = {format_id(uuid4()): turn for turn in new_turns if len(text_of(turn)) > request.token_budget}
+        if request.semantic_recall is None or question is None or not request.shorten or not long_turns:
+            return {}, []
+        # new turns have neither an id nor a count yet
+        turns = [
+            replace(turn, id=turn_id, content_tokens=turn.content_tokens or len(text_of(turn)) // _CHARACTERS_OF_TOKEN)
+            for turn_id, turn in long_turns.items()
+        ]
+        passages = await self._recall_service.passages_of(
+            caller, question=question, turns=turns, passage_tokens=_passage_tokens(request)
+        )
+        return {long_turns[turn_id].id: of_turn for turn_id, of_turn in passages.items()}, []
 
     async def _relevant_facts(
         self,
@@ -342,6 +371,11 @@ def _fact_part(fact: Fact, score: float | None) -> BackgroundPart:
 def _recalled_turns(token_budget: int) -> int:
     """Return how many turns are recalled if the request gives no number: as many as may be shown."""
     return max(_LEAST_RECALLED, min(MAX_RECALLED_TURNS, token_budget // _TOKENS_OF_RECALLED))
+
+
+def _passage_tokens(request: ContextRequest) -> int:
+    """Return how long passages are: short enough for several of them."""
+    return max(_LEAST_PASSAGE_TOKENS, request.token_budget // _PASSAGES_OF_BUDGET)
 
 
 def _is_of_owners(caller: Caller) -> bool:

@@ -9,10 +9,11 @@ import pytest
 
 from app.context.assembly.cuts import cut, excerpt, is_longer, mark, merge
 from app.context.assembly.parts import Assembled
-from app.context.assembly.shortening import plain_text, shorten
+from app.context.assembly.shortening import shorten
 from app.core.errors import Invalid
 from app.formats.schemas import CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
 from app.recall.schemas import Passage, RecalledTurn
+from app.formats.service import text_of
 from tests.unit.test_assembly import build, calls, reason, result, talk, texts, turn
 
 FACT = "The deposit of the Lisbon flat is 1450 euros."
@@ -101,8 +102,8 @@ def test_a_turn_keeps_its_shape_and_only_texts_are_cut() -> None:
     assert [part["type"] for part in content] == [part["type"] for part in parts]
     assert [content[at] for at in (0, 2, 3, 4)] == [parts[at] for at in (0, 2, 3, 4)]
     assert count(content[1]["text"]) <= 110
-    text = plain_text(turn(1, content=parts))
-    assert text == f"{long}\nshort"
+    text = text_of(turn(1, content=parts))
+    assert text == f"{long}\n[image]\nshort"
     assert text[made.spans[-1][0] : made.spans[-1][1]] == "short"
     assert made.left_out > 1000
 
@@ -140,8 +141,8 @@ def test_arguments_that_are_no_json_are_cut_as_text() -> None:
 
 def test_spans_of_results_are_places_in_the_plain_text_of_their_turn() -> None:
     long = document()
-    given = turn(2, Role.TOOL, None, tool_results=[ToolResult("a", "one"), ToolResult("b", long, stored={"content": long})])
-    text = plain_text(given)
+    given = turn(2, Role.TOOL, None, tool_results=[ToolResult("a", "one", is_error=True), ToolResult("b", long, stored={"content": long})])
+    text = text_of(given)
     made = shorten(given, 200, count, wanted=[passage_of(text)])
     assert made.turn.tool_results[0] == given.tool_results[0]
     second = made.turn.tool_results[1]

@@ -23,15 +23,15 @@ from app.context.assembly.labels import ERASED, HEADINGS, line_of, recalled_line
 from app.context.assembly.parts import Assembled, BackgroundPart, ContextParts, SummaryPart
 from app.context.assembly.plan import EARLIER, Costs, Line, Plan, without_lines_of
 from app.context.assembly.reasons import NO_ROOM, Reasons
-from app.context.assembly.recalled import RecalledTurns
-from app.context.assembly.recent import RecentTurns
+from app.context.assembly.recalled import RecalledTurns, may_recall
+from app.context.assembly.recent import RecentTurns, stored_counts, upcoming_units
 from app.context.assembly.report import report
 from app.context.assembly.window import first_fitting, newest, rounded_in, rounded_out
-from app.context.schemas import MAX_RECALLED_TURNS, ContextRequest, RecallScope
+from app.context.schemas import ContextRequest
 from app.core.errors import FieldError, Invalid
 from app.formats.schemas import Role, TokenCounter
 from app.formats.service import opening, roles_with_several_speakers
-from app.formats.tokens import STORED_TOKENIZER, CachingCounter, format_margin, message_tokens
+from app.formats.tokens import CachingCounter, format_margin, message_tokens
 from app.formats.units import Unit
 
 _ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
@@ -41,6 +41,8 @@ _FLOOR_RECENT, _FLOOR_SUMMARY, _FLOOR_OTHER = 0.4, 0.15, 0.05
 # Typical tokens of a line of the volatile block, and the maximum share of the budget for a section's floor.
 _LINE_TOKENS: Final = 56
 _VOLATILE_SHARE: Final = 0.2
+# If the request names no number of recalled turns: their share, and that of the newest turns beside it.
+_FLOOR_RECALLED, _FLOOR_RECENT_BESIDE = 0.6, 0.25
 # Number of turns that may fail to fit before the rest of the budget is left unused.
 _MAX_MISSES: Final = 16
 
@@ -54,17 +56,6 @@ def assemble(parts: ContextParts, *, request: ContextRequest, counter: TokenCoun
     `parts` contains only what was requested. `counter` is the tokenizer that the request names.
     """
     return _Assembly(parts, request, counter).run()
-
-
-def _stored_counts(parts: ContextParts, counter: TokenCounter) -> dict[str, int]:
-    """Return the texts whose counts are stored: those of turns that consist of one text."""
-    if counter.name != STORED_TOKENIZER:
-        return {}
-    return {
-        turn.content: turn.content_tokens
-        for turn in parts.recent[: len(parts.recent) - parts.upcoming]
-        if isinstance(turn.content, str) and turn.content_tokens and not turn.tool_calls and not turn.tool_results
-    }
 
 
 class Floors(Enum):
@@ -85,12 +76,12 @@ class _Assembly:
     def __init__(self, parts: ContextParts, request: ContextRequest, counter: TokenCounter) -> None:
         self._parts = parts
         self._request = request
-        self._counter = CachingCounter(counter, _stored_counts(parts, counter))
+        self._counter = CachingCounter(counter, stored_counts(parts, counter))
         self._margin = format_margin(request.format)
         self._limit = self._margin.limit(request.token_budget)
         self._recent = RecentTurns(parts, request, self._counter.count, self._limit)
         named = roles_with_several_speakers(parts.recent) if request.as_actor is None else frozenset({Role.USER})
-        upcoming = _upcoming_units(parts, self._units)
+        upcoming = upcoming_units(parts, self._units)
         self._required = max(1, upcoming)
         self._newest = newest(self._units, parts.asked.newest, upcoming=upcoming)
         self._start = rounded_out(self._units, self._newest, asked=parts.asked.newest, upcoming=upcoming)
@@ -105,7 +96,9 @@ class _Assembly:
         self._kept = 0
         self._asked: dict[tuple[str, ...], tuple[list[Unit], dict[str, list[Unit]]]] = {}
         self._recalled = RecalledTurns(parts, request, self._costs, recent=self._recent, limit=self._limit)
-        self._recalls = bool(parts.recalled) or _may_recall(parts, request)
+        self._may_recall = may_recall(parts, request)
+        self._recalls = bool(parts.recalled) or self._may_recall
+        self._is_open = self._may_recall and request.semantic_recall is not None and request.semantic_recall.k is None
 
     @property
     def _units(self) -> Sequence[Unit]:
@@ -124,7 +117,8 @@ class _Assembly:
             if self._is_replaced(plan, Floors.LEAST):
                 newest_units = self._units[self._newest :]
                 has_newest = len(plan.units) >= len(newest_units)
-                self._kept = sum(self._costs.unit(unit) for unit in newest_units) if has_newest else 0
+                if has_newest and (self._parts.asked.is_limit or not self._is_open):
+                    self._kept = sum(self._costs.unit(unit) for unit in newest_units)
                 plan = self._planned(Floors.RECALL)
         rendered = self._costs.render(plan.blocks())
         while self._costs.count_rendered(rendered) > self._limit and plan.remove_least_important(self._required):
@@ -215,7 +209,7 @@ class _Assembly:
             case Floors.NONE:
                 return plan.is_short
             case Floors.LEAST:
-                return bool(plan.skipped and self._recalls)
+                return self._is_open or bool(plan.skipped and self._recalls)
             case Floors.RECALL:
                 return False
 
@@ -246,17 +240,17 @@ class _Assembly:
     def _reserve(self, summaries: Sequence[SummaryPart], floors: Floors) -> None:
         """Set each section's floor: at most its need for the summary, always complete for the volatile sections."""
         has_summary = bool(summaries) or self._parts.is_erased
+        recent = _FLOOR_RECENT_BESIDE if self._is_open and floors is not Floors.LEAST else _FLOOR_RECENT
         reserved = {
-            "recent": int(self._limit * _FLOOR_RECENT) if self._units else 0,
+            "recent": int(self._limit * recent) if self._units else 0,
             "summary": int(self._limit * _FLOOR_SUMMARY) if has_summary else 0,
             "facts": self._volatile_floor("facts", 1) if self._parts.facts else 0,
             "memories": self._volatile_floor("memories", 1) if self._parts.memories else 0,
-            "recalled": self._volatile_floor("recalled", self._recall_lines(floors)) if self._recalls else 0,
+            "recalled": self._recall_floor(floors) if self._recalls else 0,
         }
         if floors is Floors.NONE:
             # turns that recall may find have their place whatever it finds, so that the window does not depend on that
-            may_recall = _may_recall(self._parts, self._request)
-            reserved = {name: floor * (name == "recalled" and may_recall) for name, floor in reserved.items()}
+            reserved = {name: floor * (name == "recalled" and self._may_recall) for name, floor in reserved.items()}
         total = sum(reserved.values())
         if total > self._room:
             reserved = {name: floor * self._room // total for name, floor in reserved.items()}
@@ -271,9 +265,11 @@ class _Assembly:
         wanted = self._costs.frame + self._costs.line(HEADINGS[name]) + lines * _LINE_TOKENS
         return max(int(self._limit * _FLOOR_OTHER), min(wanted, int(max_tokens)))
 
-    def _recall_lines(self, floors: Floors) -> int:
+    def _recall_floor(self, floors: Floors) -> int:
         wanted = self._request.semantic_recall
-        return 1 if wanted is None or floors is not Floors.RECALL else wanted.k or MAX_RECALLED_TURNS
+        if self._is_open and floors is not Floors.LEAST:
+            return int(self._limit * _FLOOR_RECALLED)
+        return self._volatile_floor("recalled", (wanted.k if wanted else None) or 1 if floors is Floors.RECALL else 1)
 
     def _allowance(self, name: str, left: int) -> int:
         """Return the tokens that a section may claim: those that later floors leave, but at least its own floor."""
@@ -488,17 +484,3 @@ class _Assembly:
             elif item.id not in lines:
                 lines[item.id] = Line([item.id], line_of(item.text), item.score, (0.0, rank))
         return list(lines.values())
-
-
-def _may_recall(parts: ContextParts, request: ContextRequest) -> bool:
-    """Return whether the request asks for turns that are not among the recent ones, and there may be such turns."""
-    wanted = request.semantic_recall
-    return wanted is not None and (parts.has_more or wanted.scope is not RecallScope.CONVERSATION)
-
-
-def _upcoming_units(parts: ContextParts, units: Sequence[Unit]) -> int:
-    """Count the newest units that consist of upcoming turns: every context shows them."""
-    if not parts.upcoming:
-        return 0
-    first = parts.recent[-parts.upcoming].position
-    return sum(unit.position >= first for unit in units)

@@ -15,8 +15,7 @@ from app.context.assembly.parts import ContextParts
 from app.context.assembly.plan import Costs, Line, Plan
 from app.context.assembly.reasons import Reasons
 from app.context.assembly.recent import RecentTurns
-from app.context.assembly.shortening import plain_text
-from app.context.schemas import ContextRequest
+from app.context.schemas import ContextRequest, RecallScope
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.formats.service import text_of
 from app.recall.schemas import Passage, RecalledTurn
@@ -25,7 +24,15 @@ _SHARE_OF_TURN: Final = 4
 """A recalled turn gets at most this part of the budget."""
 _CUT_TOKENS: Final = 3
 """Tokens of a mark between two passages."""
+_LABEL_TOKENS: Final = 20
+_PRICE: Final = 0.2
 _NO_WORDS: Final = re.compile(r"\W+")
+
+
+def may_recall(parts: ContextParts, request: ContextRequest) -> bool:
+    """Return whether the request asks for turns that are not among the recent ones, and there may be such turns."""
+    wanted = request.semantic_recall
+    return wanted is not None and (parts.has_more or wanted.scope is not RecallScope.CONVERSATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,9 @@ class RecalledTurns:
         self._costs = costs
         self._recent = recent
         self._max_tokens = limit // _SHARE_OF_TURN
-        self._ranked = sorted(parts.recalled, key=lambda part: (-part.score, -part.turn.position, part.turn.id))
+        wanted = request.semantic_recall
+        self._is_open = wanted is not None and wanted.k is None
+        self._ranked = sorted(parts.recalled, key=lambda part: (-self._gain(part), -part.turn.position, part.turn.id))
         self._is_of_one_conversation = all(part.conversation is None for part in parts.recalled)
         self._lines: dict[str, Line] = {}
         self._keys: dict[str, str] = {}
@@ -114,6 +123,19 @@ class RecalledTurns:
             return (0.0, turn.position)
         return (0.0 if turn.occurred_at is None else turn.occurred_at.timestamp(), turn.position)
 
+    def _gain(self, part: RecalledTurn) -> float:
+        """Return what is expected of a turn for its tokens; its score alone if the number of turns was requested.
+
+        Most of what is expected of a turn is its score: one of four times the tokens needs a third more of it.
+        """
+        if not self._is_open:
+            return part.score
+        tokens = part.turn.content_tokens
+        if part.passages and self._request.shorten:
+            best, length = part.passages[0], max(1, len(text_of(part.turn)))
+            tokens = min(tokens, tokens * (best.end - best.start) // length)
+        return part.score / (tokens + _LABEL_TOKENS) ** _PRICE
+
     def _is_short(self, turn: CanonicalTurn, tokens: int) -> bool:
         """Return whether a turn may fit by its stored size."""
         return turn.content_tokens <= 2 * tokens
@@ -128,7 +150,7 @@ class RecalledTurns:
 
     def _excerpt(self, candidate: Candidate, max_tokens: int) -> Line | None:
         turn, conversation = candidate.part.turn, candidate.part.conversation
-        text = plain_text(turn)
+        text = text_of(turn)
         bare = self._costs.line(recalled_line(turn, conversation, text="[…]")) + 2 * _CUT_TOKENS
         passages = [passage for passage in candidate.passages if text[passage.start : passage.end].strip()]
         chosen = choose_spans(

@@ -11,7 +11,8 @@ from app.context.assembly.cuts import Count, Span
 from app.context.assembly.parts import ContextParts
 from app.context.assembly.shortening import ShortenedTurn, fair_limit, shorten, sizes
 from app.context.schemas import ContextRequest
-from app.formats.schemas import CanonicalTurn, Role
+from app.formats.schemas import CanonicalTurn, Role, TokenCounter
+from app.formats.tokens import STORED_TOKENIZER
 from app.formats.units import Unit, group_turns
 from app.formats.viewpoint import apply_viewpoint
 from app.recall.schemas import Passage
@@ -136,3 +137,22 @@ class RecentTurns:
 
     def _seen(self, units: Sequence[Unit]) -> Sequence[Unit]:
         return units if self._as_actor is None else apply_viewpoint(units, self._as_actor)
+
+
+def stored_counts(parts: ContextParts, counter: TokenCounter) -> dict[str, int]:
+    """Return the texts whose counts are stored: those of turns that consist of one text."""
+    if counter.name != STORED_TOKENIZER:
+        return {}
+    return {
+        turn.content: turn.content_tokens
+        for turn in parts.recent[: len(parts.recent) - parts.upcoming]
+        if isinstance(turn.content, str) and turn.content_tokens and not turn.tool_calls and not turn.tool_results
+    }
+
+
+def upcoming_units(parts: ContextParts, units: Sequence[Unit]) -> int:
+    """Count the newest units that consist of upcoming turns: every context shows them."""
+    if not parts.upcoming:
+        return 0
+    first = parts.recent[-parts.upcoming].position
+    return sum(unit.position >= first for unit in units)

@@ -12,10 +12,9 @@ from typing import Final
 from pydantic import JsonValue
 
 from app.context.assembly.cuts import Count, Span, cut, estimate_tokens, is_longer
-from app.conversations.schemas.conversations import content_text
 from app.formats.parse.produced import storable
-from app.formats.parts import compact_json, is_thought, part_text, type_of
-from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, ToolCall, ToolResult
+from app.formats.parts import compact_json, plain_content, plain_result
+from app.formats.schemas import CanonicalTurn, JsonObject, ToolCall, ToolResult
 from app.recall.schemas import Passage
 
 _Change = Callable[[str, int | None], str]
@@ -31,12 +30,6 @@ class ShortenedTurn:
     turn: CanonicalTurn
     spans: Sequence[Span]
     left_out: int
-
-
-def plain_text(turn: CanonicalTurn) -> str:
-    """Return the text of a turn: that of its content and of its tool results."""
-    pieces = [content_text(turn.content), *(content_text(result.content) for result in turn.tool_results)]
-    return "\n".join(piece for piece in pieces if piece)
 
 
 def sizes(turn: CanonicalTurn, max_tokens: int, count: Count) -> list[int]:
@@ -104,12 +97,14 @@ def _within(wanted: Sequence[Passage], at: int, length: int) -> list[Passage]:
 
 
 def _change_texts(turn: CanonicalTurn, change: _Change, change_call: Callable[[ToolCall], ToolCall]) -> CanonicalTurn:
+    """Return a turn with changed texts, each given with its place in the plain text (`text_of`)."""
     content, length = _change_content(turn.content, change, 0)
     results: list[ToolResult] = []
     at = length + 1 if length else 0
     for result in turn.tool_results:
-        changed, length = _change_content(result.content, change, at)
-        at += length + 1 if length else 0
+        mark = len(plain_result(replace(result, content=""))) if result.is_error else 0
+        changed, length = _change_content(result.content, change, at + mark)
+        at += length + mark + 1 if length + mark else 0
         results.append(_with_content(result, "" if changed is None else changed))
     calls = [change_call(call) for call in turn.tool_calls]
     return replace(turn, content=content, tool_results=results, tool_calls=calls)
@@ -120,16 +115,16 @@ def _change_content(content: _Content, change: _Change, at: int) -> tuple[_Conte
     if content is None:
         return content, 0
     if isinstance(content, str):
-        return change(content, at) if content else content, len(content)
+        return (change(content, at), len(content)) if content.strip() else (content, 0)
     parts: list[JsonObject] = []
     place = at
     for part in content:
-        text, said = part.get("text"), part_text(part)
-        if isinstance(text, str) and text and not is_thought(part) and type_of(part) != GIVEN:
-            parts.append({**part, "text": change(text, place)})
+        said = plain_content([part])
+        if said and said == part.get("text"):
+            parts.append({**part, "text": change(said, place)})
         else:
             parts.append(part)
-        place += 0 if said is None else len(said) + 1
+        place += len(said) + 1 if said else 0
     return parts, max(0, place - 1 - at)
 
 
@@ -157,13 +152,14 @@ def _short_call(call: ToolCall, change: _Change, max_tokens: int, count: Count) 
     value = call.arguments if not isinstance(call.arguments, str) else _parse(call.arguments)
     if value is None:
         return _with_arguments(call, change(text, None))
-    arguments = _short_value(value, change)
+    arguments: JsonValue = _short_value(value, change)
     is_own_type = isinstance((call.extra or {}).get("as"), str)
     if not is_own_type and is_longer(compact_json(arguments), int(max_tokens * _MAX_LEAF_SHARE), count):
         arguments = {"arguments": change(text, None)}
     if isinstance(call.arguments, str):
         return _with_arguments(call, compact_json(arguments))
-    return _with_arguments(call, arguments if isinstance(arguments, dict) else {"arguments": arguments})
+    wrapped: JsonObject = {"arguments": arguments}
+    return _with_arguments(call, arguments if isinstance(arguments, dict) else wrapped)
 
 
 def _short_value(value: JsonValue, change: _Change) -> JsonValue:

@@ -58,6 +58,7 @@ _TOKENS_OF_STORED: Final[dict[Tokenizer, int]] = {"o200k_base": 1, "cl100k_base"
 # A recalled turn with its label takes at least about this many tokens, and at least this many turns are compared.
 _TOKENS_OF_RECALLED = 30
 _LEAST_RECALLED = 10
+_READ_FOR_ONE = 3
 # Passages are as long as the setting says, but so short that as many as this fit, and a sentence or two are whole.
 _PASSAGES_OF_BUDGET = 12
 _LEAST_PASSAGE_TOKENS = 60
@@ -276,7 +277,7 @@ class ContextBuilder:
             question=question,
             project=project,
             owner=owner,
-            k=wanted.k or _recalled_turns(request.token_budget),
+            k=_read_turns(wanted.k, request.token_budget),
             threshold=wanted.threshold or None,
             min_relevance=wanted.min_relevance,
             # Assembly keeps the best k of the turns that are not in the window.
@@ -368,9 +369,10 @@ def _fact_part(fact: Fact, score: float | None) -> BackgroundPart:
     )
 
 
-def _recalled_turns(token_budget: int) -> int:
-    """Return how many turns are recalled if the request gives no number: as many as may be shown."""
-    return max(_LEAST_RECALLED, min(MAX_RECALLED_TURNS, token_budget // _TOKENS_OF_RECALLED))
+def _read_turns(k: int | None, token_budget: int) -> int:
+    """Return how many recalled turns are read: some of those that were asked for may be equal, or may not fit."""
+    wanted = token_budget // _TOKENS_OF_RECALLED if k is None else _READ_FOR_ONE * k
+    return max(k or _LEAST_RECALLED, min(MAX_RECALLED_TURNS, wanted))
 
 
 def _passage_tokens(request: ContextRequest) -> int:

@@ -305,6 +305,8 @@ class ContextRequest(TypedDict):
     recent_turns: NotRequired["int | None"]
     query: NotRequired["str | None"]
     semantic_recall: NotRequired["SemanticRecall | None"]
+    shorten: NotRequired[bool]
+    max_turn_tokens: NotRequired["int | None"]
     include_facts: NotRequired[bool]
     include_memories: NotRequired[bool]
     min_relevance: NotRequired[float]
@@ -670,6 +672,7 @@ class EvaluatedConversationRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
+    content: NotRequired[Literal["passage", "full"]]
 
 
 class EvaluatedRecall(TypedDict):
@@ -687,6 +690,7 @@ class EvaluatedRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
+    content: NotRequired[Literal["passage", "full"]]
     conversation_ids: NotRequired["list[str] | None"]
     project: NotRequired["str | None"]
     owner: NotRequired["str | None"]
@@ -701,6 +705,7 @@ class Explained(TypedDict):
     reason: str
     tokens: int
     score: "float | None"
+    passages: "list[PassageRange]"
 
 
 class Explanation(TypedDict):
@@ -821,6 +826,8 @@ class FactHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1019,6 +1026,14 @@ class HitDate(TypedDict):
     last_day: str
 
 
+class HitPassage(TypedDict):
+    """A further passage of a hit's turn: from `start` to `end` (exclusive) in code points of its plain text."""
+
+    start: int
+    end: int
+    text: str
+
+
 class ImagePart(TypedDict):
     """An image part: an http or data URL, a file id, or Anthropic's `source`."""
 
@@ -1039,6 +1054,7 @@ class Included(TypedDict):
     """The parts that the context shows."""
 
     turn_ids: list[str]
+    passages: "list[PassageRange]"
     summary_ids: list[str]
     fact_ids: list[str]
     memory_ids: list[str]
@@ -1301,6 +1317,8 @@ class MemoryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1804,6 +1822,22 @@ class ParticipantOut(TypedDict):
     role: NotRequired[Literal["tool"]]
 
 
+class PassageBounds(TypedDict):
+    """Where a passage is in the plain text of its turn: from `start` to `end` (exclusive), of `length` code points."""
+
+    start: int
+    end: int
+    length: int
+
+
+class PassageRange(TypedDict):
+    """A run of a turn's plain text: `start` to `end` in code points, `end` excluded."""
+
+    turn_id: str
+    start: int
+    end: int
+
+
 class Passed(TypedDict):
     """The unchanged answer of the model's endpoint."""
 
@@ -2305,7 +2339,7 @@ class Sections(TypedDict):
 class SemanticRecall(TypedDict):
     """How many earlier turns to recall, their lowest similarity (cosine), and the conversations to search."""
 
-    k: NotRequired[int]
+    k: NotRequired["int | None"]
     threshold: NotRequired[float]
     min_relevance: NotRequired[float]
     scope: NotRequired["RecallScope"]
@@ -2462,6 +2496,8 @@ class SummaryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -2723,13 +2759,15 @@ class TurnEventData(TypedDict):
 
 
 class TurnHit(TypedDict):
-    """A recalled turn."""
+    """A recalled turn. The `turn` of a long one has no content, calls and results, unless the request has `full`."""
 
     id: str
     conversation_id: "str | None"
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"

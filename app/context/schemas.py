@@ -27,6 +27,7 @@ from app.recall.schemas import RELEVANCE_FLOOR
 MAX_TOKEN_BUDGET = 10_000_000
 MAX_RECENT_TURNS = 1000
 MAX_FILTERED_PARTICIPANTS = 100
+MAX_RECALLED_TURNS = 100
 MAX_QUERY_CHARACTERS = 32_768
 MAX_SYSTEM_CHARACTERS = 2**20
 _MAX_SYSTEM_TEXTS = 100
@@ -96,7 +97,9 @@ class SemanticRecall(Strict):
 
     model_config = ConfigDict(frozen=True)
 
-    k: Annotated[StrictInt, Field(ge=1, le=100)] = 10
+    k: Annotated[StrictInt, Field(ge=1, le=MAX_RECALLED_TURNS)] | None = Field(
+        default=None, description="The number of turns to recall; left out: as many as are worth their tokens."
+    )
     threshold: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.0
     min_relevance: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.0
     scope: RecallScope = Field(
@@ -126,10 +129,28 @@ class ContextRequest(Strict):
         ),
     )
     query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)] | None = Field(
-        default=None, description="The query of the recall; default: the newest user turn."
+        default=None,
+        description=(
+            "The query of the recall; default: the newest user turn, or the newest turn before it that says more than"
+            " `ok` or `thanks`."
+        ),
     )
     semantic_recall: SemanticRecall | None = Field(
         default=None, description="Recall earlier turns; default: no recall."
+    )
+    shorten: StrictBool = Field(
+        default=True,
+        description=(
+            "Show a turn that is too long for its place by its beginning, its end and its passages for the query."
+            " `false`: show every turn whole, or leave it out."
+        ),
+    )
+    max_turn_tokens: Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)] | None = Field(
+        default=None,
+        description=(
+            "Shorten turns of the recent window that have more tokens. Left out: a third of the budget, if not all"
+            " turns fit whole. The newest user turn is shortened only if the context has no room for it."
+        ),
     )
     include_facts: StrictBool = False
     include_memories: StrictBool = False
@@ -198,13 +219,23 @@ class ContextUsage(BaseModel):
     sections: Sections
 
 
+class PassageRange(BaseModel):
+    """A run of a turn's plain text: `start` to `end` in code points, `end` excluded."""
+
+    turn_id: str
+    start: int
+    end: int
+
+
 class Included(BaseModel):
     """The parts that the context shows.
 
-    `turn_ids`: the recent turns by position, then the recalled ones, oldest first.
+    `turn_ids`: the recent turns by position, then the recalled ones, oldest first. `passages`: the runs that are shown
+    of those turns that are not shown whole.
     """
 
     turn_ids: list[str]
+    passages: list[PassageRange]
     summary_ids: list[str]
     fact_ids: list[str]
     memory_ids: list[str]
@@ -223,7 +254,10 @@ class Gap(BaseModel):
 
 
 class Explained(BaseModel):
-    """Why a part is in the context, or is not. `tokens` are those of the whole unit: a tool call with its results."""
+    """Why a part is in the context, or is not. `tokens` are those of the whole unit: a tool call with its results.
+
+    `passages`: the runs that are shown of a turn that is not shown whole.
+    """
 
     section: SectionName
     id: str
@@ -231,6 +265,7 @@ class Explained(BaseModel):
     reason: str
     tokens: int
     score: float | None
+    passages: list[PassageRange]
 
 
 class Context(BaseModel):

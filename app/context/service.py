@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar, assert_never
+from uuid import uuid4
 
 from app.context.assembly.assemble import assemble
 from app.context.assembly.parts import (
@@ -25,10 +26,10 @@ from app.context.assembly.report import ERASED_SOURCES
 from app.context.assembly.window import max_window
 from app.context.compaction.dry_run import DryRuns
 from app.context.compaction.service import COMPACT_JOB, Compactor
-from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
+from app.context.default_query import MAX_QUERY_CHARACTERS, default_query
+from app.context.schemas import MAX_RECALLED_TURNS, Context, ContextRequest, Gap, RecallScope, Tokenizer
 from app.context.titles import TITLE_JOB, TitleWriter
 from app.context.token_counts import CountCache
-from app.conversations.schemas.conversations import content_text
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
 from app.conversations.service import ContextTurns, ContextTurnsQuery, Conversations, ReadSummary
 from app.core.errors import Unavailable
@@ -37,12 +38,13 @@ from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn, Role, TokenCounter
+from app.formats.service import text_of
 from app.index.service import VectorAhead
 from app.memory.longterm.schemas import MemoryFilters
 from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import FactService
-from app.recall.schemas import RecalledTurn
+from app.recall.schemas import Passage, RecalledTurn
 from app.recall.service import Question, RecallService
 from app.settings.memory import ContextSettings
 from app.tenancy.schemas import Caller
@@ -51,10 +53,16 @@ __all__ = ["COMPACT_JOB", "TITLE_JOB", "Compactor", "ContextBuilder", "DryRuns",
 
 _T = TypeVar("_T")
 
-# Recall uses at most this many characters of a query: its model reads no more of a long document.
-_MAX_QUERY_CHARACTERS = 10_000
 # Stored counts are o200k_base; other tokenizers may need fewer tokens, so that more turns fit.
 _TOKENS_OF_STORED: Final[dict[Tokenizer, int]] = {"o200k_base": 1, "cl100k_base": 2}
+# A recalled turn with its label takes at least about this many tokens, and at least this many turns are compared.
+_TOKENS_OF_RECALLED = 30
+_LEAST_RECALLED = 10
+_READ_FOR_ONE = 3
+# Passages are as long as the setting says, but so short that as many as this fit, and a sentence or two are whole.
+_PASSAGES_OF_BUDGET = 12
+_LEAST_PASSAGE_TOKENS = 60
+_CHARACTERS_OF_TOKEN = 4
 # Counting this many tokens takes under ten milliseconds.
 _INLINE_TOKENS = 20_000
 
@@ -146,7 +154,7 @@ class ContextBuilder:
         """Begin to embed the query while the turns are read, if recall is requested for a given query."""
         if not request.query or (request.semantic_recall is None and not request.include_facts):
             return nullcontext()
-        return self._recall_service.embed_ahead(request.query[:_MAX_QUERY_CHARACTERS])
+        return self._recall_service.embed_ahead(request.query[:MAX_QUERY_CHARACTERS])
 
     async def _parts(
         self,
@@ -165,6 +173,9 @@ class ContextBuilder:
             self._relevant_facts(caller, conversation_id, request, recent, question),
             self._or_degraded(self._memories(caller, request, recent, query, question), []),
         )
+        newest_passages, passages_degraded = await self._or_degraded(
+            self._newest_passages(caller, request, recent, question), dict[str, Sequence[Passage]]()
+        )
         return ContextParts(
             system=request.system,
             recent=recent.turns,
@@ -174,7 +185,9 @@ class ContextBuilder:
             facts=facts,
             memories=memories,
             recalled=recalled,
-            degraded=list(dict.fromkeys([*unready, *degraded, *without, *memories_degraded])),
+            degraded=list(dict.fromkeys([*unready, *degraded, *without, *memories_degraded, *passages_degraded])),
+            passages={item.turn.id: item.passages for item in recalled} | newest_passages,
+            has_more=recent.more_before,
         )
 
     def _asked(self, request: ContextRequest, newest: int | None) -> WindowRequest:
@@ -209,7 +222,7 @@ class ContextBuilder:
         if request.semantic_recall is None and not request.include_memories and not request.include_facts:
             return ""
         whole = request.query or await self._newest_question(caller, conversation_id, request, recent)
-        query = whole[:_MAX_QUERY_CHARACTERS]
+        query = whole[:MAX_QUERY_CHARACTERS]
         return query if query.strip() else ""
 
     async def _or_degraded(self, search: Awaitable[tuple[_T, list[str]]], default: _T) -> tuple[_T, list[str]]:
@@ -264,18 +277,37 @@ class ContextBuilder:
             question=question,
             project=project,
             owner=owner,
-            k=wanted.k,
+            k=_read_turns(wanted.k, request.token_budget),
             threshold=wanted.threshold or None,
             min_relevance=wanted.min_relevance,
             # Assembly keeps the best k of the turns that are not in the window.
             loaded=[turn for turn in recent.turns if turn.position <= recent.last_position],
             actors=request.filter_participants,
+            passage_tokens=_passage_tokens(request),
         )
         # Turns appended since the newest turns were read belong to the next context.
         seen = [
             item for item in recalled if item.conversation is not None or item.turn.position <= recent.last_position
         ]
         return seen, degraded
+
+    async def _newest_passages(
+        self, caller: Caller, request: ContextRequest, recent: ContextTurns, question: Question | None
+    ) -> tuple[dict[str, Sequence[Passage]], list[str]]:
+        """Return the passages for the query of new turns that have no room whole, and of the newest one, by turn id."""
+        new_turns = [turn for turn in recent.turns if turn.position > recent.last_position] or recent.turns[-1:]
+        long_turns = {format_id(uuid4()): turn for turn in new_turns if len(text_of(turn)) > request.token_budget}
+        if request.semantic_recall is None or question is None or not request.shorten or not long_turns:
+            return {}, []
+        # new turns have neither an id nor a count yet
+        turns = [
+            replace(turn, id=turn_id, content_tokens=turn.content_tokens or len(text_of(turn)) // _CHARACTERS_OF_TOKEN)
+            for turn_id, turn in long_turns.items()
+        ]
+        passages = await self._recall_service.passages_of(
+            caller, question=question, turns=turns, passage_tokens=_passage_tokens(request)
+        )
+        return {long_turns[turn_id].id: of_turn for turn_id, of_turn in passages.items()}, []
 
     async def _relevant_facts(
         self,
@@ -316,19 +348,14 @@ class ContextBuilder:
     async def _newest_question(
         self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns
     ) -> str:
-        """Return the text of the newest user turn: a recent one, or an earlier one if tools have filled the window.
-
-        For an actor, return the newest text of any other author.
-        """
-        for turn in reversed(recent.turns):
-            if _asks(turn, request.as_actor):
-                return content_text(turn.content)
-        if not recent.more_before or conversation_id is None:
-            return ""
+        """Return the default query: a recent turn, or an earlier one if tools have filled the window."""
+        query = default_query(recent.turns, request.as_actor)
+        if query is not None or not recent.more_before or conversation_id is None:
+            return query or ""
         older = await self._conversations.newest_of_role(
             caller, conversation_id, role=Role.USER, actors=request.filter_participants
         )
-        return "" if older is None else content_text(older.content)
+        return "" if older is None else default_query([older], None) or ""
 
 
 def _behind(last_position: int, upcoming: Sequence[CanonicalTurn]) -> list[CanonicalTurn]:
@@ -340,6 +367,17 @@ def _fact_part(fact: Fact, score: float | None) -> BackgroundPart:
     return BackgroundPart(
         fact.id, f"{fact_text(fact.subject, fact.predicate, fact.object)} (since {fact.valid_from:%Y-%m-%d})", score
     )
+
+
+def _read_turns(k: int | None, token_budget: int) -> int:
+    """Return how many recalled turns are read: some of those that were asked for may be equal, or may not fit."""
+    wanted = token_budget // _TOKENS_OF_RECALLED if k is None else _READ_FOR_ONE * k
+    return max(k or _LEAST_RECALLED, min(MAX_RECALLED_TURNS, wanted))
+
+
+def _passage_tokens(request: ContextRequest) -> int:
+    """Return how long passages are: short enough for several of them."""
+    return max(_LEAST_PASSAGE_TOKENS, request.token_budget // _PASSAGES_OF_BUDGET)
 
 
 def _is_of_owners(caller: Caller) -> bool:
@@ -361,14 +399,6 @@ def _recall_scope(scope: RecallScope, recent: ContextTurns, *, is_of_owners: boo
         case RecallScope.PROJECT:
             return recent.project, recent.owner if is_of_owners else None
     assert_never(scope)
-
-
-def _asks(turn: CanonicalTurn, as_actor: str | None) -> bool:
-    """Return whether a turn is a question: a user's turn, or for an actor, a text of any other author."""
-    if as_actor is None:
-        return turn.role is Role.USER
-    says = turn.role in {Role.USER, Role.ASSISTANT} and bool(content_text(turn.content).strip())
-    return says and turn.actor != as_actor
 
 
 def _wanted(request: ContextRequest, asked: WindowRequest, *, before: int | None) -> ContextTurnsQuery:

@@ -62,23 +62,27 @@ class LongTurns:
     def of_turns(self, turns: Mapping[UUID, Turn]) -> list[LongTurn]:
         """Return those of some turns that are shown by their passages."""
         long_turns = [
-            self._long_turn(turn_id, turn_text(turn), turn, turn.content_tokens)
+            self._long_turn(turn_id, turn_text(turn), turn, turn.content_tokens, self._settings.passage_tokens)
             for turn_id, turn in turns.items()
             if self.is_large(turn)
         ]
         return [turn for turn in long_turns if turn is not None]
 
-    def of_canonical(self, turns: Sequence[CanonicalTurn]) -> list[LongTurn]:
-        """Return those of some turns of a context that are shown by their passages."""
+    def of_canonical(self, turns: Sequence[CanonicalTurn], *, max_tokens: int | None = None) -> list[LongTurn]:
+        """Return those of some turns of a context that are shown by their passages.
+
+        `max_tokens`: those of a passage, if it is shorter than the setting says.
+        """
+        passage_tokens = min(self._settings.passage_tokens, max_tokens or self._settings.passage_tokens)
         long_turns = [
-            self._long_turn(parse_id(turn.id), text_of(turn), as_stored(turn), turn.content_tokens)
+            self._long_turn(parse_id(turn.id), text_of(turn), as_stored(turn), turn.content_tokens, passage_tokens)
             for turn in turns
-            if turn.content_tokens > self._settings.passage_tokens
+            if turn.content_tokens > passage_tokens
         ]
         return [turn for turn in long_turns if turn is not None]
 
-    def _long_turn(self, turn_id: UUID, text: str, turn: TurnLike, tokens: int) -> LongTurn | None:
-        max_cost = self._settings.passage_tokens * token_cost(plain_text(turn), tokens)
+    def _long_turn(self, turn_id: UUID, text: str, turn: TurnLike, tokens: int, passage_tokens: int) -> LongTurn | None:
+        max_cost = passage_tokens * token_cost(plain_text(turn), tokens)
         return LongTurn(turn_id, text, turn, max_cost) if cost_of(text) > max_cost else None
 
     async def read_cosines(

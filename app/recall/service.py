@@ -61,6 +61,8 @@ _MAX_TRIES = 3
 # facts read for each wanted one, since a filter of actors hides some; and spare ones for those deleted meanwhile
 _FACTS_READ = 10
 _FACTS_SPARE = 10
+# turns of a context whose passages are found: few of the others have room
+_TURNS_WITH_PASSAGES = 32
 
 
 class RecallService:
@@ -285,12 +287,13 @@ class RecallService:
         min_relevance: float,
         loaded: Sequence[CanonicalTurn],
         actors: Sequence[str] | None,
+        passage_tokens: int,
     ) -> tuple[list[RecalledTurn], list[str]]:
         """Return the turns for a conversation's context, and the parts of the search that were degraded.
 
         With `project`, search all conversations of the project (of `owner`, if given), else only the one conversation.
         `loaded` turns of this conversation are returned in addition to the `k` best of the others, in any order. Turns
-        that are longer than a passage have their best passages for the question.
+        that are longer than a passage (of at most `passage_tokens`) have their best passages for the question.
         """
         loaded_turns = {parse_id(turn.id): turn for turn in loaded}
         question = replace(question, threshold=threshold, min_relevance=min_relevance)
@@ -315,26 +318,22 @@ class RecallService:
                 if (turn := hydrated.turns.get(hit.source_id)) is not None
             ]
             recalled += [RecalledTurn(loaded_turns[turn_id], score) for turn_id, score in loaded_scores.items()]
-            long_turns = self._long_turns.of_canonical([item.turn for item in recalled])
+            best = sorted(recalled, key=lambda item: -item.score)[:_TURNS_WITH_PASSAGES]
+            long_turns = self._long_turns.of_canonical([item.turn for item in best], max_tokens=passage_tokens)
             cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=question.query)
         passages = await self._long_turns.find(long_turns, cosines=cosines, query=question.query)
-        if passages:
-            recalled = [
-                item
-                if (best := passages.get(parse_id(item.turn.id))) is None
-                else replace(item, passages=best.passages)
-                for item in recalled
-            ]
+        runs = {turn_id: of_turn.passages for turn_id, of_turn in passages.items()}
+        recalled = [replace(item, passages=runs.get(parse_id(item.turn.id), ())) for item in recalled]
         return recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])]
 
     async def passages_of(
-        self, caller: Caller, *, question: Question, turns: Sequence[CanonicalTurn]
+        self, caller: Caller, *, question: Question, turns: Sequence[CanonicalTurn], passage_tokens: int
     ) -> dict[str, Sequence[Passage]]:
         """Return the best passages for a question of those turns that are longer than a passage, by the turn's id.
 
         The best first, none of them overlap. One statement if a turn is long, else none.
         """
-        long_turns = self._long_turns.of_canonical(turns)
+        long_turns = self._long_turns.of_canonical(turns, max_tokens=passage_tokens)
         if not long_turns:
             return {}
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:

@@ -143,7 +143,8 @@ async def test_the_query_narrows_what_is_recalled(client: Client) -> None:
 
 async def test_filter_participants_shows_only_them(client: Client) -> None:
     conversation = await client.conversation()
-    turns = [{"role": "user", "actor": actor, "content": f"{actor} speaks of parrots"} for actor in ("ann", "bob") * 5]
+    said = enumerate(("ann", "bob") * 5)
+    turns = [{"role": "user", "actor": actor, "content": f"{actor} speaks of {n} parrots"} for n, actor in said]
     await client.append(conversation, *turns)
     made = await client.context(
         conversation, 2000, filter_participants=["ann"], semantic_recall={"k": 5}, recent_turns=2, explain=True

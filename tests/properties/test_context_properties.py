@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -24,11 +25,13 @@ from app.context.assembly.parts import (
     SummaryPart,
     WindowRequest,
 )
+from app.context.assembly.report import ONLY_A_PART
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
 from app.formats.extra_fields import has_only_items
 from app.formats.render.openai import system_text
 from app.formats.schemas import GIVEN, CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
+from app.formats.service import text_of
 from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, TokenCounter
 from app.formats.units import group_turns
 from app.providers.tokens import EncodingName, TiktokenCounter
@@ -68,6 +71,8 @@ class Case:
     budget: int
     filtered: list[str] | None
     as_actor: str | None = None
+    shorten: bool = True
+    max_turn_tokens: int | None = None
 
     def request(self, budget: int) -> ContextRequest:
         return ContextRequest.model_validate(
@@ -78,6 +83,8 @@ class Case:
                 "tokenizer": self.tokenizer,
                 "filter_participants": self.filtered,
                 "as_actor": self.as_actor,
+                "shorten": self.shorten,
+                "max_turn_tokens": self.max_turn_tokens,
             }
         )
 
@@ -192,6 +199,8 @@ def cases(draw: st.DrawFn, targets: tuple[Format, ...] = tuple(Format)) -> Case:
         draw(st.sampled_from(BUDGETS).flatmap(lambda bounds: st.integers(*bounds))),
         draw(st.none() | st.lists(actors, min_size=1, max_size=4)),
         draw(st.none() | actors),
+        draw(st.sampled_from([True, True, True, False])),
+        draw(st.none() | st.none() | st.integers(1, 400)),
     )
 
 
@@ -387,8 +396,11 @@ def check_included(case: Case, made: Assembled) -> None:
     included = [(row.section, row.id) for row in made.explain if row.decision == "included"]
     recent = [key for section, key in included if section == "recent"]
     recalled = [key for section, key in included if section == "recalled"]
-    assert sorted(ids) == sorted([*recent, *recalled])
-    assert not set(recent) & set(recalled)
+    assert sorted(ids) == sorted({*recent, *recalled})
+    cut = {run.turn_id for run in made.included.passages}
+    assert set(recent) & set(recalled) <= cut
+    assert case.shorten or not cut
+    check_passages(case, made)
     by_id = {turn.id: turn for turn in case.parts.recent}
     shown = dumps(made.messages)
     assert "COMPACTED" not in shown
@@ -416,6 +428,22 @@ def check_included(case: Case, made: Assembled) -> None:
         )
     notes = shown.count("<summary turns=") + shown.count("<highlights turns=")
     assert notes == len(made.included.summary_ids)
+
+
+def check_passages(case: Case, made: Assembled) -> None:
+    """Check that runs of turns are in order and within their text, and that what is cut is reported."""
+    texts_by_id = {turn.id: text_of(turn) for turn in [*case.parts.recent, *(one.turn for one in case.parts.recalled)]}
+    runs: dict[str, list[tuple[int, int]]] = {}
+    for run in made.included.passages:
+        runs.setdefault(run.turn_id, []).append((run.start, run.end))
+    for turn_id, spans in runs.items():
+        assert turn_id in made.included.turn_ids
+        assert spans == sorted(spans)
+        assert all(0 <= start < end <= len(texts_by_id[turn_id]) for start, end in spans)
+        assert all(before[1] < after[0] for before, after in pairwise(spans))
+    rest = [row for row in made.explain if row.reason == ONLY_A_PART]
+    assert ("turns_shortened" in made.degraded) == bool(rest)
+    assert sum(row.tokens for row in rest) <= made.usage.sections.recent.dropped
 
 
 def lines_of(made: Assembled) -> set[str]:
@@ -488,7 +516,7 @@ def test_a_budget_that_works_never_stops_working_when_it_grows(case: Case, more:
 @given(cases())
 @pytest.mark.timeout(3600)
 def test_with_room_for_everything_asked_for_nothing_is_dropped_and_no_turn_is_displaced(case: Case) -> None:
-    made = case.assemble(5_000_000)
+    made = replace(case, max_turn_tokens=None).assemble(5_000_000)
     assert all(one.dropped == 0 for _, one in made.usage.sections)
     assert not lines_of(made)
     shown = set(made.included.turn_ids)

@@ -102,12 +102,17 @@ def random_request(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.2:
         body["filter_participants"] = chance.sample(ACTORS, 2)
     if chance.random() < 0.4:
-        body["semantic_recall"] = {"k": 3, "scope": chance.choice(["conversation", "owner", "project"])}
+        body["semantic_recall"] = {
+            **chance.choice([{"k": 3}, {}]),
+            "scope": chance.choice(["conversation", "owner", "project"]),
+        }
         body["query"] = chance.choice(WORDS)
     if chance.random() < 0.2:
         body["as_actor"] = chance.choice(ACTORS)
     if chance.random() < 0.3:
         body["system"] = "Be brief."
+    if chance.random() < 0.3:
+        body |= chance.choice([{"shorten": False}, {"max_turn_tokens": 20}])
     return body
 
 
@@ -137,6 +142,8 @@ def check(body: dict[str, Any], made: dict[str, Any], turns: list[dict[str, Any]
     assert made["usage"]["used"] <= body["token_budget"]
     assert len(set(included["turn_ids"])) == len(included["turn_ids"])
     shown = set(included["turn_ids"])
+    assert {run["turn_id"] for run in included["passages"]} <= shown
+    assert not (included["passages"] and body.get("shorten") is False)
     used = [one for one in summaries if one["id"] in included["summary_ids"]]
     assert len(used) == len(included["summary_ids"])
     covered = {at for one in used for at in range(one["from_position"], one["to_position"] + 1)}

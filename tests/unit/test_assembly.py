@@ -53,7 +53,7 @@ def result(position: int, call_id: str, content: str = "found") -> CanonicalTurn
 
 
 def build(recent: Sequence[CanonicalTurn], budget: int = 100_000, **more: Any) -> Assembled:
-    named = ("format", "filter_participants", "semantic_recall", "as_actor", "explain")
+    named = ("format", "filter_participants", "semantic_recall", "as_actor", "explain", "shorten", "max_turn_tokens")
     request = {key: more.pop(key) for key in named if key in more}
     asked = WindowRequest(more.pop("newest", 50), is_limit=more.pop("is_limit", False))
     parts: dict[str, Any] = {"system": None, "recent": recent, "asked": asked} | more
@@ -137,7 +137,7 @@ def test_calls_answered_by_one_turn_stay_together_with_it() -> None:
 
 def test_a_unit_leaves_the_window_whole() -> None:
     recent = [turn(1), calls(2, "a"), result(3, "a", "x" * 900), turn(4)]
-    made = build(recent, 120)
+    made = build(recent, 120, shorten=False)
     assert made.included.turn_ids == ["t1", "t4"]
     assert {row.id for row in made.explain if row.decision == "dropped"} == {"t2", "t3"}
 
@@ -366,7 +366,7 @@ def test_the_recount_gives_up_what_matters_least_when_the_whole_takes_more_than_
         def count(self, text: str) -> int:
             return len(text) + (500 if len(text) > 300 else 0)
 
-    recalled = [RecalledTurn(turn(50 + n, content="x" * 40), n / 10) for n in range(6)]
+    recalled = [RecalledTurn(turn(50 + n, content=f"{n}" * 40), n / 10) for n in range(6)]
     made = assemble(
         ContextParts(
             None,
@@ -392,7 +392,7 @@ def test_no_section_starves_another() -> None:
         summaries=[summary(1, 39, "old " * 400, unread_tokens=9000)],
         facts=[BackgroundPart(f"f{n}", "fact " * 10) for n in range(100)],
         memories=[BackgroundPart(f"m{n}", "memory " * 10) for n in range(100)],
-        recalled=[RecalledTurn(turn(n, content="recalled " * 10), 0.5) for n in range(100, 200)],
+        recalled=[RecalledTurn(turn(n, content=f"{n} recalled" + " recalled" * 9), 0.5) for n in range(100, 200)],
     )
     sections = made.usage.sections
     assert sections.recent.used >= 0.40 * budget - 60
@@ -476,13 +476,11 @@ def test_huge_old_turns_are_not_even_tokenised() -> None:
             return super().count(text)
 
     recent = [turn(1), turn(2, content="x" * 1_000_000, content_tokens=125_000), turn(3)]
-    made = assemble(
-        ContextParts(None, recent, asked=WindowRequest(50, is_limit=False)),
-        request=ContextRequest(token_budget=1000),
-        counter=Wary(),
-    )
-    assert made.included.turn_ids == ["t1", "t3"]
-    assert made.usage.sections.recent.dropped >= 125_000
+    parts = ContextParts(None, recent, asked=WindowRequest(50, is_limit=False))
+    for shorten, shown in ((False, ["t1", "t3"]), (True, ["t1", "t2", "t3"])):
+        made = assemble(parts, request=ContextRequest(token_budget=1000, shorten=shorten), counter=Wary())
+        assert made.included.turn_ids == shown
+        assert made.usage.sections.recent.dropped >= 124_000
 
 
 def test_a_request_refuses_what_it_does_not_know() -> None:

@@ -6,7 +6,8 @@ system text, newest turns, summaries, facts, memories, recalled. Floors shrink t
 little.
 
 Invariants: the count of the final render is within the budget. The window is a suffix of the requested turns. No turn
-is shown twice. Calls and results are shown together or not at all. A summary is shown only if it covers turns that are
+is shown twice, but passages of a turn that is cut may stand beside it. Calls and results are shown together or not at
+all. A summary is shown only if it covers turns that are
 not shown, and takes fewer tokens than these turns.
 
 The unused tokens of a planned section depend on the query. They never widen the window, because each new query would
@@ -21,16 +22,17 @@ from typing import Final
 from app.context.assembly.labels import ERASED, HEADINGS, line_of, recalled_line
 from app.context.assembly.parts import Assembled, BackgroundPart, ContextParts, SummaryPart
 from app.context.assembly.plan import EARLIER, Costs, Line, Plan, without_lines_of
-from app.context.assembly.report import NO_ROOM, Reasons, report
+from app.context.assembly.reasons import NO_ROOM, Reasons
+from app.context.assembly.recalled import RecalledTurns, may_recall
+from app.context.assembly.recent import RecentTurns, stored_counts, upcoming_units
+from app.context.assembly.report import report
 from app.context.assembly.window import first_fitting, newest, rounded_in, rounded_out
 from app.context.schemas import ContextRequest
 from app.core.errors import FieldError, Invalid
-from app.formats.schemas import CanonicalTurn, Kind, Role, TokenCounter
-from app.formats.service import opening, roles_with_several_speakers, text_of
-from app.formats.tokens import STORED_TOKENIZER, CachingCounter, format_margin, message_tokens
-from app.formats.units import Unit, group_turns
-from app.formats.viewpoint import apply_viewpoint
-from app.recall.schemas import RecalledTurn
+from app.formats.schemas import Role, TokenCounter
+from app.formats.service import opening, roles_with_several_speakers
+from app.formats.tokens import CachingCounter, format_margin, message_tokens
+from app.formats.units import Unit
 
 _ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
 # Shares of the budget that sections keep, the last one each of facts, memories and recalled. The sum is 70 %: the rest
@@ -39,6 +41,8 @@ _FLOOR_RECENT, _FLOOR_SUMMARY, _FLOOR_OTHER = 0.4, 0.15, 0.05
 # Typical tokens of a line of the volatile block, and the maximum share of the budget for a section's floor.
 _LINE_TOKENS: Final = 56
 _VOLATILE_SHARE: Final = 0.2
+# If the request names no number of recalled turns: their share, and that of the newest turns beside it.
+_FLOOR_RECALLED, _FLOOR_RECENT_BESIDE = 0.6, 0.25
 # Number of turns that may fail to fit before the rest of the budget is left unused.
 _MAX_MISSES: Final = 16
 
@@ -46,22 +50,12 @@ _MAX_MISSES: Final = 16
 def assemble(parts: ContextParts, *, request: ContextRequest, counter: TokenCounter) -> Assembled:
     """Build the context. Raises Invalid `budget_too_small` if system text and newest turn do not fit.
 
-    Of the request, only `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries), `explain` and
-    `semantic_recall.k` are used. `k` is the maximum of recalled turns outside the window, so `parts` may contain more.
+    Of the request, only `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries), `explain`,
+    `shorten`, `max_turn_tokens` and `semantic_recall` are used. `k` is the maximum of recalled turns outside the
+    window, so `parts` may contain more.
     `parts` contains only what was requested. `counter` is the tokenizer that the request names.
     """
     return _Assembly(parts, request, counter).run()
-
-
-def _stored_counts(parts: ContextParts, counter: TokenCounter) -> dict[str, int]:
-    """Return the texts whose counts are stored: those of turns that consist of one text."""
-    if counter.name != STORED_TOKENIZER:
-        return {}
-    return {
-        turn.content: turn.content_tokens
-        for turn in parts.recent[: len(parts.recent) - parts.upcoming]
-        if isinstance(turn.content, str) and turn.content_tokens and not turn.tool_calls and not turn.tool_results
-    }
 
 
 class Floors(Enum):
@@ -82,15 +76,12 @@ class _Assembly:
     def __init__(self, parts: ContextParts, request: ContextRequest, counter: TokenCounter) -> None:
         self._parts = parts
         self._request = request
-        self._counter = CachingCounter(counter, _stored_counts(parts, counter))
+        self._counter = CachingCounter(counter, stored_counts(parts, counter))
         self._margin = format_margin(request.format)
         self._limit = self._margin.limit(request.token_budget)
-        self._paired = group_turns(parts.recent)
-        self._units = self._paired.units
-        named = roles_with_several_speakers(parts.recent)
-        if request.as_actor is not None:
-            self._units, named = apply_viewpoint(self._units, request.as_actor), frozenset({Role.USER})
-        upcoming = _upcoming_units(parts, self._units)
+        self._recent = RecentTurns(parts, request, self._counter.count, self._limit)
+        named = roles_with_several_speakers(parts.recent) if request.as_actor is None else frozenset({Role.USER})
+        upcoming = upcoming_units(parts, self._units)
         self._required = max(1, upcoming)
         self._newest = newest(self._units, parts.asked.newest, upcoming=upcoming)
         self._start = rounded_out(self._units, self._newest, asked=parts.asked.newest, upcoming=upcoming)
@@ -104,19 +95,30 @@ class _Assembly:
         self._reserved: dict[str, int] = {}
         self._kept = 0
         self._asked: dict[tuple[str, ...], tuple[list[Unit], dict[str, list[Unit]]]] = {}
-        self._recalled_lines: dict[str, Line] = {}
-        self._ranked = sorted(parts.recalled, key=lambda part: (-part.score, -part.turn.position, part.turn.id))
-        self._is_of_one_conversation = all(part.conversation is None for part in parts.recalled)
+        self._recalled = RecalledTurns(parts, request, self._costs, recent=self._recent, limit=self._limit)
+        self._may_recall = may_recall(parts, request)
+        self._recalls = bool(parts.recalled) or self._may_recall
+        self._is_open = self._may_recall and request.semantic_recall is not None and request.semantic_recall.k is None
+
+    @property
+    def _units(self) -> Sequence[Unit]:
+        return self._recent.units
 
     def run(self) -> Assembled:
         self._require_newest()
+        if self._request.max_turn_tokens is not None:
+            self._shorten_window()
         plan = self._planned(Floors.NONE)
         if plan.is_short:
+            is_cut = bool(plan.skipped) and self._shorten_window()
             plan = self._planned(Floors.LEAST)
+            if plan.skipped and not is_cut and self._shorten_window():
+                plan = self._planned(Floors.LEAST)
             if self._is_replaced(plan, Floors.LEAST):
                 newest_units = self._units[self._newest :]
                 has_newest = len(plan.units) >= len(newest_units)
-                self._kept = sum(self._costs.unit(unit) for unit in newest_units) if has_newest else 0
+                if has_newest and (self._parts.asked.is_limit or not self._is_open):
+                    self._kept = sum(self._costs.unit(unit) for unit in newest_units)
                 plan = self._planned(Floors.RECALL)
         rendered = self._costs.render(plan.blocks())
         while self._costs.count_rendered(rendered) > self._limit and plan.remove_least_important(self._required):
@@ -125,8 +127,7 @@ class _Assembly:
             self._parts,
             plan,
             rendered=rendered,
-            units=self._units,
-            left_out=self._paired.left_out,
+            recent=self._recent,
             costs=self._costs,
             reasons=self._reasons,
             request=self._request,
@@ -134,15 +135,48 @@ class _Assembly:
         )
 
     def _require_newest(self) -> None:
-        newest_units = self._units[-self._required :]
-        minimum = self._margin.apply(self._costs.count(Plan(units=newest_units).blocks()))
-        if minimum > self._request.token_budget:
+        """Cut the newest units until they fit. Raises Invalid `budget_too_small` if not even marks of them do."""
+        shortens, budget = self._request.shorten, self._request.token_budget
+        is_too_long = shortens and self._recent.is_too_long(self._units[-self._required :])
+        minimum = 0 if is_too_long else self._newest_tokens()
+        if not is_too_long and minimum <= budget:
+            return
+        if shortens:
+            self._recent.shorten_newest_most(self._required)
+            marked = self._newest_tokens()
+            minimum = marked if is_too_long else min(minimum, marked)
+        if minimum > budget:
             raise Invalid(
                 "budget_too_small",
                 "The token budget is too small for the system text and the newest turn, or for all new turns.",
                 fields=[FieldError("/token_budget", f"at least {minimum}")],
                 extra={"minimum_budget": minimum},
             )
+        self._recent.shorten_newest(self._required, lambda: self._newest_tokens() - budget)
+
+    def _newest_tokens(self) -> int:
+        return self._margin.apply(self._costs.count(Plan(units=self._units[-self._required :]).blocks()))
+
+    def _shorten_window(self) -> bool:
+        """Cut turns that are too long; the newest user turn only if it and the turns after it have no room whole.
+
+        Return whether any turn was cut.
+        """
+        if not self._request.shorten:
+            return False
+        exempt = self._recent.newest_user_turns()
+        is_cut = self._recent.shorten_window(self._required, exempt=exempt)
+        newest_user = next((at for at, unit in enumerate(self._units) if unit.turns[0].id in exempt), len(self._units))
+        if newest_user < len(self._units) - self._required:
+            self._asked.clear()
+            self._reserve((), Floors.RECALL)
+            left = self._allowance("recent", self._room)
+            for unit in self._units[newest_user:]:
+                left -= self._costs.count_within(unit, max(0, left)) or left + 1
+            if left < 0:
+                is_cut = self._recent.shorten_window(self._required, exempt=set()) or is_cut
+        self._asked.clear()
+        return is_cut
 
     def _planned(self, floors: Floors) -> Plan:
         """Choose what is shown. Unused summaries are removed, and the turns under them are requested again.
@@ -175,7 +209,7 @@ class _Assembly:
             case Floors.NONE:
                 return plan.is_short
             case Floors.LEAST:
-                return bool(plan.skipped and self._parts.recalled)
+                return self._is_open or bool(plan.skipped and self._recalls)
             case Floors.RECALL:
                 return False
 
@@ -206,15 +240,17 @@ class _Assembly:
     def _reserve(self, summaries: Sequence[SummaryPart], floors: Floors) -> None:
         """Set each section's floor: at most its need for the summary, always complete for the volatile sections."""
         has_summary = bool(summaries) or self._parts.is_erased
+        recent = _FLOOR_RECENT_BESIDE if self._is_open and floors is not Floors.LEAST else _FLOOR_RECENT
         reserved = {
-            "recent": int(self._limit * _FLOOR_RECENT) if self._units else 0,
+            "recent": int(self._limit * recent) if self._units else 0,
             "summary": int(self._limit * _FLOOR_SUMMARY) if has_summary else 0,
             "facts": self._volatile_floor("facts", 1) if self._parts.facts else 0,
             "memories": self._volatile_floor("memories", 1) if self._parts.memories else 0,
-            "recalled": self._volatile_floor("recalled", self._recall_lines(floors)) if self._parts.recalled else 0,
+            "recalled": self._recall_floor(floors) if self._recalls else 0,
         }
         if floors is Floors.NONE:
-            reserved = dict.fromkeys(reserved, 0)
+            # turns that recall may find have their place whatever it finds, so that the window does not depend on that
+            reserved = {name: floor * (name == "recalled" and self._may_recall) for name, floor in reserved.items()}
         total = sum(reserved.values())
         if total > self._room:
             reserved = {name: floor * self._room // total for name, floor in reserved.items()}
@@ -224,14 +260,16 @@ class _Assembly:
 
     def _volatile_floor(self, name: str, lines: int) -> int:
         """Return the floor of a volatile section: its share, or the tokens of its lines (limited) if they are more."""
-        sections = sum(bool(items) for items in (self._parts.facts, self._parts.memories, self._parts.recalled))
+        sections = sum(bool(items) for items in (self._parts.facts, self._parts.memories, self._recalls))
         max_tokens = self._limit * _VOLATILE_SHARE / (sections if lines == 1 else 1)
         wanted = self._costs.frame + self._costs.line(HEADINGS[name]) + lines * _LINE_TOKENS
         return max(int(self._limit * _FLOOR_OTHER), min(wanted, int(max_tokens)))
 
-    def _recall_lines(self, floors: Floors) -> int:
+    def _recall_floor(self, floors: Floors) -> int:
         wanted = self._request.semantic_recall
-        return 1 if wanted is None or floors is not Floors.RECALL else wanted.k
+        if self._is_open and floors is not Floors.LEAST:
+            return int(self._limit * _FLOOR_RECALLED)
+        return self._volatile_floor("recalled", (wanted.k if wanted else None) or 1 if floors is Floors.RECALL else 1)
 
     def _allowance(self, name: str, left: int) -> int:
         """Return the tokens that a section may claim: those that later floors leave, but at least its own floor."""
@@ -374,22 +412,42 @@ class _Assembly:
 
     def _take_lines(self, plan: Plan, left: int) -> int:
         """Take facts, memories and recalled turns, the best first, and return the remaining tokens."""
-        for name, lines in self._lines(plan).items():
+        for name, items in (("facts", self._parts.facts), ("memories", self._parts.memories)):
             allowance = self._allowance(name, left)
-            for line in lines:
-                tokens = self._line_tokens(plan, name, line)
-                if tokens <= allowance:
-                    plan.lines[name].append(line)
-                    allowance -= tokens
-                    left -= tokens
-                else:
-                    plan.is_short = True
-                    self._reasons.explain(name, line.ids[0], NO_ROOM, is_asked=True)
+            for line in self._texts(name, items):
+                tokens = self._take_line(plan, name, line, allowance)
+                allowance -= tokens
+                left -= tokens
+        allowance = self._allowance("recalled", left)
+        for candidate in self._recalled.candidates(plan, self._reasons):
+            room = allowance - self._heading_tokens(plan, "recalled")
+            line = self._recalled.line(candidate, room)
+            if line is None:
+                plan.is_short = True
+                self._reasons.explain("recalled", candidate.part.turn.id, NO_ROOM, is_asked=True)
+                continue
+            tokens = self._take_line(plan, "recalled", line, allowance)
+            allowance -= tokens
+            left -= tokens
         return left
+
+    def _take_line(self, plan: Plan, name: str, line: Line, allowance: int) -> int:
+        """Take a line if it fits, and return its tokens; 0 if it does not."""
+        tokens = self._line_tokens(plan, name, line)
+        if tokens <= allowance:
+            plan.lines[name].append(line)
+            return tokens
+        plan.is_short = True
+        self._reasons.explain(name, line.ids[0], NO_ROOM, is_asked=True)
+        return 0
 
     def _line_tokens(self, plan: Plan, name: str, line: Line) -> int:
         """Return the tokens of a line; the first line includes the heading and the delimiters."""
-        tokens = self._costs.line(line.text)
+        return self._costs.line(line.text) + self._heading_tokens(plan, name)
+
+    def _heading_tokens(self, plan: Plan, name: str) -> int:
+        """Return the tokens of the heading and the delimiters that the next line of a section needs."""
+        tokens = 0
         if not plan.has_heading(name):
             tokens += self._costs.line(HEADINGS["recalled" if name == EARLIER else name])
         return tokens if any(plan.lines.values()) else tokens + self._costs.frame
@@ -416,15 +474,7 @@ class _Assembly:
 
     def _earlier_turns_line(self, unit: Unit) -> Line:
         text = "\n".join(recalled_line(block.turn) for block in unit.blocks)
-        return Line([turn.id for turn in unit.turns], text, None, self._order(unit.turns[-1]))
-
-    def _lines(self, plan: Plan) -> dict[str, list[Line]]:
-        """Return the lines of every fact, memory and recalled turn that can be taken, the best first."""
-        return {
-            "facts": self._texts("facts", self._parts.facts),
-            "memories": self._texts("memories", self._parts.memories),
-            "recalled": self._recalled(plan),
-        }
+        return Line([turn.id for turn in unit.turns], text, None, self._recalled.order(unit.turns[-1]))
 
     def _texts(self, name: str, items: Sequence[BackgroundPart]) -> list[Line]:
         lines: dict[str, Line] = {}
@@ -434,45 +484,3 @@ class _Assembly:
             elif item.id not in lines:
                 lines[item.id] = Line([item.id], line_of(item.text), item.score, (0.0, rank))
         return list(lines.values())
-
-    def _recalled(self, plan: Plan) -> list[Line]:
-        wanted = self._request.semantic_recall
-        max_lines = len(self._parts.recalled) if wanted is None else wanted.k
-        lines: dict[str, Line] = {}
-        system_texts = {text_of(turn).strip() for unit in plan.units for turn in unit.turns if turn.role is Role.SYSTEM}
-        system_texts.add((self._parts.system or "").strip())
-        for part in self._ranked:
-            turn = part.turn
-            if turn.id in plan.shown:
-                self._reasons.explain("recalled", turn.id, "it is among the recent turns")
-            elif turn.role is Role.SYSTEM and text_of(turn).strip() in system_texts:
-                self._reasons.explain("recalled", turn.id, "the system text has it")
-            elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
-                self._reasons.explain("recalled", turn.id, "it has no text to show")
-            elif len(lines) >= max_lines:
-                self._reasons.explain("recalled", turn.id, f"the {max_lines} best are enough")
-            elif turn.id not in lines:
-                lines[turn.id] = self._recalled_line(part)
-        return list(lines.values())
-
-    def _recalled_line(self, part: RecalledTurn) -> Line:
-        turn = part.turn
-        line = self._recalled_lines.get(turn.id)
-        if line is None:
-            text = recalled_line(turn, part.conversation)
-            line = self._recalled_lines[turn.id] = Line([turn.id], text, part.score, self._order(turn))
-        return line
-
-    def _order(self, turn: CanonicalTurn) -> tuple[float, int]:
-        """Return the sort key of a turn: its position, or its time if some turns are of other conversations."""
-        if self._is_of_one_conversation:
-            return (0.0, turn.position)
-        return (0.0 if turn.occurred_at is None else turn.occurred_at.timestamp(), turn.position)
-
-
-def _upcoming_units(parts: ContextParts, units: Sequence[Unit]) -> int:
-    """Count the newest units that consist of upcoming turns: every context shows them."""
-    if not parts.upcoming:
-        return 0
-    first = parts.recent[-parts.upcoming].position
-    return sum(unit.position >= first for unit in units)

@@ -40,14 +40,16 @@ def line_of(text: str) -> str:
     return f"- {indent_continuation(text)}"
 
 
-def recalled_line(turn: CanonicalTurn, conversation: str | None = None) -> str:
+def recalled_line(turn: CanonicalTurn, conversation: str | None = None, *, text: str | None = None) -> str:
     """Label a turn with date and actor, and with its conversation if that is another one.
 
-    Its text stays verbatim, with the lines after the first indented.
+    Its text stays verbatim, with the lines after the first indented. `text`: passages of it, in place of the whole.
     """
     when = "" if turn.occurred_at is None else f"{turn.occurred_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC, "
     where = "" if conversation is None else f", in another conversation: {' '.join(conversation.split())}"
-    return f"[{when}{' '.join(turn.actor.split())}{where}] {indent_continuation(text_of(turn))}"
+    return (
+        f"[{when}{' '.join(turn.actor.split())}{where}] {indent_continuation(text_of(turn) if text is None else text)}"
+    )
 
 
 def background_note(lines: dict[str, list[str]]) -> NoteBlock | None:

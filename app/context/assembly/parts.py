@@ -1,13 +1,13 @@
 """Input and output of assembly: plain values, so that the same values always give the same context."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from app.context.assembly.labels import summary_note
 from app.context.schemas import Context, ContextUsage, Explained, Gap, Included
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, NoteBlock
-from app.recall.schemas import RecalledTurn
+from app.recall.schemas import Passage, RecalledTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ class ContextParts:
 
     `recent`: live turns, ascending by position: the newest ones and those that are read with them. `upcoming`: how many
     of the newest are not stored yet. They are always shown, and not counted in `asked`. Facts, memories and recalled:
-    the best first. `is_erased`: source turns were erased and no summary covers them.
+    the best first. `is_erased`: source turns were erased and no summary covers them. `passages`: those of long recent
+    turns for the query by turn id, the best first. `has_more`: the conversation has turns before the recent ones.
     """
 
     system: str | None
@@ -89,6 +90,8 @@ class ContextParts:
     recalled: Sequence[RecalledTurn] = ()
     is_erased: bool = False
     degraded: Sequence[str] = ()
+    passages: Mapping[str, Sequence[Passage]] = field(default_factory=dict[str, Sequence[Passage]])
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

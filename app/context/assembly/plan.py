@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from app.context.assembly.cuts import Span
 from app.context.assembly.highlights import Candidate, choose, of_line
 from app.context.assembly.labels import BACKGROUND_FRAME, ERASED, HEADINGS, background_note
 from app.context.assembly.parts import LinePart, SummaryPart
@@ -20,12 +21,16 @@ _HEADING_OF: Final = {EARLIER: "recalled"} | {name: name for name in HEADINGS}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The written form of one fact or memory, or of the turns of one unit. `order`: its sort key in its section."""
+    """The written form of one fact or memory, or of the turns of one unit. `order`: its sort key in its section.
+
+    `spans`: the runs that a line shows of a turn; None for a line that shows it whole.
+    """
 
     ids: Sequence[str]
     text: str
     score: float | None
     order: tuple[float, int]
+    spans: Sequence[Span] | None = None
 
 
 @dataclass(slots=True)
@@ -132,8 +137,8 @@ class Costs:
         # id is reused. Messages are counted by identity, too: each block is rendered several times.
         self._messages: dict[int, tuple[Block, list[JsonObject]]] = {}
         self._counts: dict[int, tuple[JsonObject, int]] = {}
-        self._units: dict[int, int] = {}
-        self._least: dict[int, int] = {}
+        self._units: dict[int, tuple[Unit, int]] = {}
+        self._least: dict[int, tuple[Unit, int]] = {}
         self._candidates: dict[tuple[int, str], Candidate] = {}
         # Stored counts are o200k_base; another tokenizer of that family needs at least half as many tokens.
         self._hint_share = {"o200k_base": 1.0, "cl100k_base": 0.5}.get(counter.name, 0.0)
@@ -180,10 +185,14 @@ class Costs:
 
     def unit(self, unit: Unit) -> int:
         """Count all messages of a unit."""
-        tokens = self._units.get(unit.position)
-        if tokens is None:
-            tokens = self._units[unit.position] = sum(self._tokens(block) for block in unit.blocks)
-        return tokens
+        counted = self._units.get(id(unit))
+        if counted is None:
+            counted = self._units[id(unit)] = (unit, sum(self._tokens(block) for block in unit.blocks))
+        return counted[1]
+
+    def text(self, text: str) -> int:
+        """Count a text."""
+        return self._counter.count(text)
 
     def count_within(self, unit: Unit, left: int) -> int | None:
         """Count a unit, or return None if its stored size alone exceeds `left`: huge turns are not tokenised."""
@@ -195,15 +204,15 @@ class Costs:
         """Return the minimum tokens of a unit by its stored size."""
         if not self._hint_share:
             return 0
-        tokens = self._least.get(unit.position)
-        if tokens is None:
-            tokens = self._least[unit.position] = sum(self._hint(turn) for turn in unit.turns)
-        return tokens
+        counted = self._least.get(id(unit))
+        if counted is None:
+            counted = self._least[id(unit)] = (unit, sum(self._hint(turn) for turn in unit.turns))
+        return counted[1]
 
     def estimate(self, unit: Unit) -> int:
         """Return the tokens of a unit that is not shown: as counted, else as stored."""
-        tokens = self._units.get(unit.position)
-        return tokens if tokens is not None else sum(turn.content_tokens + MESSAGE_TOKENS for turn in unit.turns)
+        counted = self._units.get(id(unit))
+        return sum(turn.content_tokens + MESSAGE_TOKENS for turn in unit.turns) if counted is None else counted[1]
 
     def _candidate(self, place: int, line: LinePart) -> Candidate:
         candidate = self._candidates.get((place, line.text))

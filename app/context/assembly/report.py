@@ -4,16 +4,28 @@ Invariants: the sections' `used` add up to the count of the final render; `reque
 are split between sections by counting the render as it grows: system, turns, summary, volatile block.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
+from app.context.assembly.cuts import Span, merge
 from app.context.assembly.labels import HEADINGS, line_of, recalled_line
 from app.context.assembly.parts import Assembled, BackgroundPart, ContextParts
 from app.context.assembly.plan import EARLIER, Costs, Plan
-from app.context.schemas import ContextRequest, ContextUsage, Explained, Included, SectionName, Sections, SectionUsage
+from app.context.assembly.reasons import Reasons
+from app.context.assembly.recent import RecentTurns
+from app.context.schemas import (
+    ContextRequest,
+    ContextUsage,
+    Explained,
+    Included,
+    PassageRange,
+    SectionName,
+    Sections,
+    SectionUsage,
+)
 from app.formats.schemas import CanonicalTurn, JsonObject, RenderedMessages
 from app.formats.tokens import MESSAGE_TOKENS, CachingCounter, Margin, has_media, is_exact
 from app.formats.units import OmittedTurn, Unit
@@ -31,33 +43,11 @@ _BLOCK: Final[dict[str, SectionName]] = {
 """Kinds of lines in the volatile block, and the sections that count them."""
 
 _SECTIONS: Final[tuple[SectionName, ...]] = ("system", "recent", "summary", "facts", "memories", "recalled")
-NO_ROOM: Final = "it does not fit the budget"
+ONLY_A_PART: Final = "the turn is too long, and only a part of it is shown"
+TURNS_SHORTENED: Final = "turns_shortened"
+"""Member of `degraded` if recent turns are shown and cut."""
 _EXPLAINED: Final = TypeAdapter(list[Explained])
 """Hundreds of rows are made in one call, which takes two thirds of the time of one call for each."""
-
-
-class Reasons:
-    """Reasons for leaving items out, and whether they were requested; the last reason of an item counts."""
-
-    def __init__(self) -> None:
-        self._said: dict[tuple[str, str], tuple[str, bool]] = {}
-        self._of_units: list[tuple[Sequence[Unit], tuple[str, bool]]] = []
-
-    def explain(self, section: str, key: str, reason: str, *, is_asked: bool = False) -> None:
-        """Record a reason. `is_asked`: the item was requested and did not fit."""
-        self._said[section, key] = (reason, is_asked)
-
-    def explain_units(self, units: Sequence[Unit], reason: str, *, is_asked: bool = False) -> None:
-        """Record a reason for each turn of some units."""
-        self._of_units.append((units, (reason, is_asked)))
-
-    def of(self, section: str, key: str) -> tuple[str, bool]:
-        """Return the reason of an item; items that the recount removed have none, and did not fit."""
-        # written here, since most plans are replaced by another one
-        for units, said in self._of_units:
-            self._said.update({("recent", turn.id): said for unit in units for turn in unit.turns})
-        self._of_units.clear()
-        return self._said.get((section, key), (NO_ROOM, True))
 
 
 def report(
@@ -65,8 +55,7 @@ def report(
     plan: Plan,
     *,
     rendered: RenderedMessages,
-    units: Sequence[Unit],
-    left_out: Sequence[OmittedTurn],
+    recent: RecentTurns,
     costs: Costs,
     reasons: Reasons,
     request: ContextRequest,
@@ -74,8 +63,8 @@ def report(
 ) -> Assembled:
     """Return the finished context with its report."""
     counter, margin = measure
-    rows = _Rows(plan, costs, reasons, margin, explain=request.explain)
-    rows.add_all(parts, units, left_out)
+    rows = _Rows(plan, costs, reasons, margin, recent=recent, explain=request.explain)
+    rows.add_all(parts)
     used = _used(plan, costs, margin, rendered)
     usage = ContextUsage(
         budget=request.token_budget,
@@ -84,7 +73,8 @@ def report(
         exact=is_exact(request.format, counter) and not has_media(rendered.messages),
         sections=_sections(used, rows.dropped),
     )
-    included = _included(parts, plan)
+    passages = _passages(plan, recent)
+    included = _included(parts, plan, passages)
     positions = {turn.id: turn.position for turn in _of_conversation(parts)}
     shown_ids = set(included.summary_ids)
     has_lost_sources = parts.is_erased or any(
@@ -98,12 +88,39 @@ def report(
         included=included,
         shown=sorted(positions[turn_id] for turn_id in included.turn_ids if turn_id in positions),
         covered=[(part.from_position, part.to_position) for part in plan.summaries],
-        degraded=list(dict.fromkeys([*parts.degraded, *([ERASED_SOURCES] if has_lost_sources else [])])),
+        degraded=list(
+            dict.fromkeys(
+                [
+                    *parts.degraded,
+                    *([ERASED_SOURCES] if has_lost_sources else []),
+                    *([TURNS_SHORTENED] if _shortened(plan, recent) else []),
+                ]
+            )
+        ),
         explain=rows.explained() if request.explain else None,
     )
 
 
-def _included(parts: ContextParts, plan: Plan) -> Included:
+def _shortened(plan: Plan, recent: RecentTurns) -> list[str]:
+    """Return the ids of the recent turns that are shown and cut, in order."""
+    shown = {turn.id for unit in plan.units for turn in unit.turns}
+    shown |= {turn_id for line in plan.lines[EARLIER] for turn_id in line.ids}
+    return [turn.id for unit in recent.units for turn in unit.turns if turn.id in shown and turn.id in recent.cuts]
+
+
+def _passages(plan: Plan, recent: RecentTurns) -> dict[str, list[PassageRange]]:
+    """Return the runs that are shown of turns that are not shown whole, by turn in the order of their text."""
+    spans = {turn_id: [*recent.cuts[turn_id].spans] for turn_id in _shortened(plan, recent)}
+    for line in sorted(plan.lines["recalled"], key=lambda line: line.order):
+        if line.spans is not None:
+            spans.setdefault(line.ids[0], []).extend(line.spans)
+    return {
+        turn_id: [PassageRange(turn_id=turn_id, start=start, end=end) for start, end in merge(of_turn)]
+        for turn_id, of_turn in spans.items()
+    }
+
+
+def _included(parts: ContextParts, plan: Plan, passages: Mapping[str, Sequence[PassageRange]]) -> Included:
     window = [(turn.position, turn.id) for unit in plan.units for turn in unit.turns]
     earlier = {turn_id for line in plan.lines[EARLIER] for turn_id in line.ids}
     window += [(turn.position, turn.id) for turn in parts.recent if turn.id in earlier]
@@ -112,8 +129,10 @@ def _included(parts: ContextParts, plan: Plan) -> Included:
         name: [turn_id for line in sorted(plan.lines[name], key=lambda line: line.order) for turn_id in line.ids]
         for name in HEADINGS
     }
+    recent = [turn_id for _, turn_id in sorted(window) if turn_id not in upcoming]
     return Included(
-        turn_ids=[*(turn_id for _, turn_id in sorted(window) if turn_id not in upcoming), *lines["recalled"]],
+        turn_ids=[*recent, *(turn_id for turn_id in lines["recalled"] if turn_id not in set(recent))],
+        passages=[run for turn_id, runs in passages.items() if turn_id not in upcoming for run in runs],
         summary_ids=[part.id for part in sorted(plan.summaries, key=lambda part: part.from_position)],
         fact_ids=lines["facts"],
         memory_ids=lines["memories"],
@@ -170,8 +189,17 @@ class _Rows:
     did not fit, by section.
     """
 
-    def __init__(self, plan: Plan, costs: Costs, reasons: Reasons, margin: Margin, *, explain: bool) -> None:
+    def __init__(
+        self, plan: Plan, costs: Costs, reasons: Reasons, margin: Margin, *, recent: RecentTurns, explain: bool
+    ) -> None:
         self._plan = plan
+        self._recent = recent
+        self._spans: dict[tuple[SectionName, str], Sequence[Span]] = {
+            ("recent", turn_id): cut.spans for turn_id, cut in recent.cuts.items()
+        }
+        self._spans |= {
+            ("recalled", line.ids[0]): line.spans for line in plan.lines["recalled"] if line.spans is not None
+        }
         self._costs = costs
         self._reasons = reasons
         self._margin = margin
@@ -183,10 +211,10 @@ class _Rows:
         """Return the rows."""
         return _EXPLAINED.validate_python(self._rows)
 
-    def add_all(self, parts: ContextParts, units: Sequence[Unit], left_out: Sequence[OmittedTurn]) -> None:
+    def add_all(self, parts: ContextParts) -> None:
         """Add the items of all sections."""
         self._add_system(parts.system)
-        self._add_recent(units, left_out)
+        self._add_recent(self._recent.units, self._recent.left_out)
         self._add_summaries(parts)
         self._add_texts("facts", parts.facts)
         self._add_texts("memories", parts.memories)
@@ -205,8 +233,10 @@ class _Rows:
         for unit in units:
             is_kept = unit.position in window or unit.turns[0].id in earlier
             if is_kept and not self._explain:
+                self._add_rest(unit, places)
                 continue
-            tokens = self._costs.unit(unit) if is_kept else self._costs.estimate(unit)
+            rest = sum(self._recent.cuts[turn.id].left_out for turn in unit.turns if turn.id in self._recent.cuts)
+            tokens = self._costs.unit(unit) if is_kept else self._costs.estimate(unit) + rest
             for index, turn in enumerate(unit.turns):
                 why = "it is within the recent window" if is_kept else None
                 if turn.id in earlier:
@@ -214,8 +244,12 @@ class _Rows:
                 if is_kept and unit.position >= newest:
                     why = "the newest turn is always shown"
                 beside = f", together with turn {unit.turns[0].id}" if index else ""
+                if is_kept and turn.id in self._recent.cuts:
+                    beside += ", shortened"
                 self._add("recent", turn.id, 0 if index else tokens, why=why, beside=beside)
                 places.append(turn.position)
+            if is_kept:
+                self._add_rest(unit, places)
         if not self._explain:
             return
         counted: set[str] = set()
@@ -226,6 +260,17 @@ class _Rows:
             places.append(left.turn.position)
         order = sorted(range(len(places)), key=lambda at: (places[at], at))
         self._rows[first_row:] = [self._rows[first_row + at] for at in order]
+
+    def _add_rest(self, unit: Unit, places: list[int]) -> None:
+        """Add what is left out of the turns of a unit that is shown."""
+        for turn in unit.turns:
+            cut = self._recent.cuts.get(turn.id)
+            if cut is None:
+                continue
+            self.dropped["recent"] += self._margin.apply(cut.left_out)
+            if self._explain:
+                self._write("recent", turn.id, ONLY_A_PART, cut.left_out, is_shown=False)
+                places.append(turn.position)
 
     def _add_summaries(self, parts: ContextParts) -> None:
         shown = {part.id: part for part in self._plan.summaries}
@@ -243,7 +288,7 @@ class _Rows:
             self._add(name, item.id, partial(self._text_tokens, item), why=why, score=item.score)
 
     def _add_recalled(self, items: Iterable[RecalledTurn]) -> None:
-        in_block = self._ids("recalled")
+        in_block = {key: line for line in self._plan.lines["recalled"] for key in line.ids}
         shown = {turn.id for unit in self._plan.units for turn in unit.turns}
         shown |= {turn_id for line in self._plan.lines[EARLIER] for turn_id in line.ids}
         best = {part.turn.id: part for part in sorted(items, key=lambda part: part.score)}
@@ -252,19 +297,27 @@ class _Rows:
             parts = sorted(parts, key=lambda part: (-part.score, -part.turn.position, part.turn.id))
         for part in parts:
             turn_id = part.turn.id
-            why = "it matches the query" if turn_id in in_block else None
-            tokens = 0 if turn_id in shown else partial(self._recalled_tokens, part, is_shown=why is not None)
-            self._add("recalled", turn_id, tokens, why=why, score=part.score)
+            line = in_block.get(turn_id)
+            if line is not None:
+                why = "it matches the query" if line.spans is None else "passages of it match the query"
+                self._add("recalled", turn_id, partial(self._costs.line, line.text), why=why, score=part.score)
+                continue
+            tokens = 0 if turn_id in shown else partial(self._recalled_tokens, part)
+            self._add("recalled", turn_id, tokens, why=None, score=part.score)
 
     def _text_tokens(self, item: BackgroundPart) -> int:
         return self._costs.line(line_of(item.text))
 
-    def _recalled_tokens(self, part: RecalledTurn, *, is_shown: bool) -> int:
+    def _recalled_tokens(self, part: RecalledTurn) -> int:
         _, is_asked = self._reasons.of("recalled", part.turn.id)
-        if is_shown or is_asked:
+        if is_asked and not part.passages:
             return self._costs.line(recalled_line(part.turn, part.conversation))
         # hundreds of turns that the request did not ask for: writing and counting their lines took a fifth of the time
         return part.turn.content_tokens + MESSAGE_TOKENS
+
+    def _runs(self, section: SectionName, key: str) -> list[JsonValue]:
+        spans = self._spans.get((section, key), ())
+        return [{"turn_id": key, "start": start, "end": end} for start, end in spans]
 
     def _ids(self, name: SectionName) -> set[str]:
         return {key for line in self._plan.lines[name] for key in line.ids}
@@ -303,5 +356,6 @@ class _Rows:
                 "reason": reason,
                 "tokens": self._margin.apply(tokens),
                 "score": score,
+                "passages": self._runs(section, key) if is_shown else [],
             }
         )

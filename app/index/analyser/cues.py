@@ -10,7 +10,7 @@ from enum import IntFlag
 from itertools import pairwise
 from typing import Final
 
-from app.index.analyser.languages import DEFAULT, Language, read_language
+from app.index.analyser.languages import DEFAULT, Language, acknowledgements, read_language
 from app.index.analyser.words import ends_in_question, normalise, words
 
 
@@ -32,6 +32,8 @@ _PRONOUNS: Final = frozenset(["I", "I'm", "I've", "I'd", "I'll"])
 _ASCII_DIGIT: Final = re.compile(r"[0-9]")
 _SENTENCE_END: Final = re.compile(r"[.!?][\"')]*$")
 _LAST_MARKS: Final = ".\u3002\uff0e!\uff01?\uff1f \n"
+_MAX_ACKNOWLEDGEMENT: Final = 6
+_MAX_ACKNOWLEDGEMENT_CHARACTERS: Final = 80
 _ASKED: Final = (Cue.TIME_WORD, Cue.NUMBER, Cue.CAPITALISED)
 
 
@@ -97,3 +99,12 @@ def asks_what_was_said(query: str, query_words: Collection[str], code: str = DEF
     language = read_language(code)
     is_to_the_other = language.second_person.is_in(query_words, normalise(query))
     return is_to_the_other and language.saying.search(query.lower()) is not None
+
+
+def says_something(text: str) -> bool:
+    """Return whether a text says more than `ok`, `yes` or `thanks`, in any language, or signs such as a thumb up."""
+    if len(text) > _MAX_ACKNOWLEDGEMENT_CHARACTERS:
+        return bool(text.strip())
+    text_words = set(words(text))
+    is_short = len(text_words) <= _MAX_ACKNOWLEDGEMENT
+    return bool(text_words) and not (is_short and any(text_words <= said for said in acknowledgements()))

@@ -44,6 +44,7 @@ class Script(StrEnum):
     HANGUL = "hangul"
 
 
+_OK: Final = "ok okay okey okie k"
 SPACELESS_SCRIPTS: Final = frozenset({Script.HAN, Script.KANA, Script.HANGUL})
 
 
@@ -114,6 +115,7 @@ class LanguageFile(BaseModel):
     number_pattern: str | None = None
     capitalised: bool = False
     asks: str = ""
+    acknowledgements: str = ""
     questions: _Questions
     dates: DateWords | None = None
 
@@ -195,6 +197,12 @@ def read_language(code: str) -> Language:
         names_have_capitals=file.capitalised,
         asks=re.compile(rf"(?:{'|'.join(_alternatives(file.asks.split()))})$") if file.asks else None,
     )
+
+
+@cache
+def acknowledgements() -> tuple[frozenset[str], ...]:
+    """Return the words of each language that say nothing by themselves: `ok`, `yes`, `thanks`."""
+    return tuple(word_set(f"{_OK} {read_file(code).acknowledgements}") for code in CODES)
 
 
 def is_latin(code: str) -> bool:

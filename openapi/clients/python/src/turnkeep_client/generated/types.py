@@ -305,6 +305,8 @@ class ContextRequest(TypedDict):
     recent_turns: NotRequired["int | None"]
     query: NotRequired["str | None"]
     semantic_recall: NotRequired["SemanticRecall | None"]
+    shorten: NotRequired[bool]
+    max_turn_tokens: NotRequired["int | None"]
     include_facts: NotRequired[bool]
     include_memories: NotRequired[bool]
     min_relevance: NotRequired[float]
@@ -703,6 +705,7 @@ class Explained(TypedDict):
     reason: str
     tokens: int
     score: "float | None"
+    passages: "list[PassageRange]"
 
 
 class Explanation(TypedDict):
@@ -1051,6 +1054,7 @@ class Included(TypedDict):
     """The parts that the context shows."""
 
     turn_ids: list[str]
+    passages: "list[PassageRange]"
     summary_ids: list[str]
     fact_ids: list[str]
     memory_ids: list[str]
@@ -1826,6 +1830,14 @@ class PassageBounds(TypedDict):
     length: int
 
 
+class PassageRange(TypedDict):
+    """A run of a turn's plain text: `start` to `end` in code points, `end` excluded."""
+
+    turn_id: str
+    start: int
+    end: int
+
+
 class Passed(TypedDict):
     """The unchanged answer of the model's endpoint."""
 
@@ -2327,7 +2339,7 @@ class Sections(TypedDict):
 class SemanticRecall(TypedDict):
     """How many earlier turns to recall, their lowest similarity (cosine), and the conversations to search."""
 
-    k: NotRequired[int]
+    k: NotRequired["int | None"]
     threshold: NotRequired[float]
     min_relevance: NotRequired[float]
     scope: NotRequired["RecallScope"]

@@ -895,13 +895,25 @@ export type ContextRequest = {
     /**
      * Query
      *
-     * The query of the recall; default: the newest user turn.
+     * The query of the recall; default: the newest user turn, or the newest turn before it that says more than `ok` or `thanks`.
      */
     query?: string | null;
     /**
      * Recall earlier turns; default: no recall.
      */
     semantic_recall?: SemanticRecall | null;
+    /**
+     * Shorten
+     *
+     * Show a turn that is too long for its place by its beginning, its end and its passages for the query. `false`: show every turn whole, or leave it out.
+     */
+    shorten?: boolean;
+    /**
+     * Max Turn Tokens
+     *
+     * Shorten turns of the recent window that have more tokens. Left out: a third of the budget, if not all turns fit whole. The newest user turn is shortened only if the context has no room for it.
+     */
+    max_turn_tokens?: number | null;
     /**
      * Include Facts
      */
@@ -2147,6 +2159,8 @@ export type EventType = 'conversation.created' | 'conversation.updated' | 'conve
  * Explained
  *
  * Why a part is in the context, or is not. `tokens` are those of the whole unit: a tool call with its results.
+ *
+ * `passages`: the runs that are shown of a turn that is not shown whole.
  */
 export type Explained = {
     /**
@@ -2173,6 +2187,10 @@ export type Explained = {
      * Score
      */
     score: number | null;
+    /**
+     * Passages
+     */
+    passages: Array<PassageRange>;
 };
 
 /**
@@ -3151,13 +3169,18 @@ export type ImageUrl = {
  *
  * The parts that the context shows.
  *
- * `turn_ids`: the recent turns by position, then the recalled ones, oldest first.
+ * `turn_ids`: the recent turns by position, then the recalled ones, oldest first. `passages`: the runs that are shown
+ * of those turns that are not shown whole.
  */
 export type Included = {
     /**
      * Turn Ids
      */
     turn_ids: Array<string>;
+    /**
+     * Passages
+     */
+    passages: Array<PassageRange>;
     /**
      * Summary Ids
      */
@@ -5312,6 +5335,26 @@ export type PassageBounds = {
 };
 
 /**
+ * PassageRange
+ *
+ * A run of a turn's plain text: `start` to `end` in code points, `end` excluded.
+ */
+export type PassageRange = {
+    /**
+     * Turn Id
+     */
+    turn_id: string;
+    /**
+     * Start
+     */
+    start: number;
+    /**
+     * End
+     */
+    end: number;
+};
+
+/**
  * Passed
  *
  * The unchanged answer of the model's endpoint.
@@ -6315,8 +6358,10 @@ export type Sections = {
 export type SemanticRecall = {
     /**
      * K
+     *
+     * The number of turns to recall; left out: as many as are worth their tokens.
      */
-    k?: number;
+    k?: number | null;
     /**
      * Threshold
      */

@@ -16,7 +16,7 @@ from functools import partial
 from statistics import fmean
 from uuid import UUID
 
-from app.conversations.schemas.conversations import Hydrated, Turn
+from app.conversations.schemas.conversations import Hydrated, Turn, content_text
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import Summary
 from app.conversations.service import ConversationReads
@@ -32,8 +32,10 @@ from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryEntry, Memo
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
 from app.memory.service import FactService
-from app.recall.hits import HitContents, compare_hits, compared_hit, rounded, to_hit
+from app.providers.service import Reranker
+from app.recall.hits import HitContents, compare_hits, compared_hit, hit_texts, rounded, to_hit
 from app.recall.ranking import Question, Ranking, may_name_someone, name_texts, names_someone, rank, remove_names
+from app.recall.rerank import HitReranker, read_existing
 from app.recall.schemas import (
     ComparedHit,
     ComparedQuery,
@@ -46,10 +48,11 @@ from app.recall.schemas import (
     SpaceComparisonResult,
 )
 from app.recall.scoring import CALIBRATED_SPACES
+from app.recall.vector_wait import VectorWait
 from app.tenancy.schemas import Caller, Reach
 from app.tenancy.schemas import Scope as KeyScope
 
-__all__ = ["Question", "RecallService"]
+__all__ = ["Question", "RecallService", "VectorWait"]
 
 # names come from the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
@@ -73,6 +76,8 @@ class RecallService:
         memories: Memories,
         index: SearchIndex,
         concurrent_searches: int,
+        reranker: Reranker | None,
+        vector_wait: VectorWait,
     ) -> None:
         self._database = database
         self._searching = asyncio.Semaphore(concurrent_searches)
@@ -80,6 +85,8 @@ class RecallService:
         self._facts = facts
         self._memories = memories
         self._index = index
+        self._reranker = HitReranker(reranker)
+        self._vector_wait = vector_wait
 
     async def recall(
         self, caller: Caller, *, request: Recall, evaluation: RecallEvaluation | None = None
@@ -140,16 +147,28 @@ class RecallService:
         question = Question(
             prepared, participants, request.threshold, request.min_relevance, request.explain, configuration
         )
+        wait_ms = request.wait_for_vectors_ms if by_vector else 0
+        if await self._vector_wait.wait(caller, conversation_ids, timeout_ms=wait_ms):
+            loaded = None
+        # an evaluation compares rankings
+        is_reranked = self._reranker.is_on and runtime is None and not configuration
+        k, failed = self._reranker.pool(request.k) if is_reranked else request.k, list[str]()
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking, hits, contents = await self._find_hits(caller, tx, question, scope, k=request.k, loaded=loaded)
-            around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
+            ranking, hits, contents = await self._find_hits(caller, tx, question, scope, k=k, loaded=loaded)
+            around, cut = await self._neighbours(caller, tx, contents.turns, 0 if is_reranked else request.neighbours)
+        if is_reranked:
+            hits, failed = await self._reranker.rerank(request.query, hits, hit_texts(hits, contents))
+            async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                read = partial(self._read_contents, caller, tx, project=project)
+                hits, contents = await read_existing(hits, k=request.k, read=read)
+                around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
         words = ranking.result.lexemes
         data = [to_hit(hit, contents, around, request, words, configuration) for hit in hits]
         return RecallResult(
             object="list",
             data=[hit for hit in data if hit is not None],
             space=self._index.runtime(prepared.space_id).name,
-            degraded=[*ranking.degraded, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
+            degraded=[*ranking.degraded, *failed, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
         )
 
     def _chosen(
@@ -291,23 +310,35 @@ class RecallService:
             kinds=[EntryKind.TURN], conversation_ids=conversation_ids, project=project, owner=owner, actors=actors
         )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, question, scope, k=k + len(loaded))
+            ranking = await self._rank(caller, tx, question, scope, k=self._reranker.pool(k) + len(loaded))
             loaded_elements = ranking.result.find(EntryKind.TURN, list(loaded_turns))
-            new_hits = ranking.best(k, without=loaded_elements.values())
+            new_hits = ranking.best(self._reranker.pool(k), without=loaded_elements.values())
             loaded_scores = ranking.scores_of(loaded_elements)
-            new_ids = _of_kind(new_hits, EntryKind.TURN)
-            hydrated: Hydrated[CanonicalTurn] = Hydrated({}, frozenset())
-            if new_ids:
-                hydrated = await self._reads.hydrate_for_context(caller, tx, turn_ids=new_ids)
+            hydrated = await self._hydrate_for_context(caller, tx, new_hits)
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
             names = await self._reads.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
+        failed = list[str]()
+        if self._reranker.is_on:
+            turns = [hydrated.turns.get(hit.source_id) for hit in new_hits]
+            texts = ["" if turn is None else content_text(turn.content) for turn in turns]
+            new_hits, failed = await self._reranker.rerank(question.query.text, new_hits, texts)
+            new_hits = new_hits[:k]
+            async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                hydrated = await self._hydrate_for_context(caller, tx, new_hits)
         recalled = [
             RecalledTurn(turn, hit.score, names.get(hit.conversation_id or conversation_id))
             for hit in new_hits
             if (turn := hydrated.turns.get(hit.source_id)) is not None
         ]
         recalled += [RecalledTurn(loaded_turns[turn_id], score) for turn_id, score in loaded_scores.items()]
-        return recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])]
+        return recalled, [*ranking.degraded, *failed, *(["turns_too_large"] if hydrated.left_out else [])]
+
+    async def _hydrate_for_context(
+        self, caller: Caller, tx: Transaction, hits: Sequence[SearchHit]
+    ) -> Hydrated[CanonicalTurn]:
+        if not hits:
+            return Hydrated({}, frozenset())
+        return await self._reads.hydrate_for_context(caller, tx, turn_ids=_of_kind(hits, EntryKind.TURN))
 
     async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
         """Compare the hits of queries in another embedding space with those in the searched space. For operators.

@@ -296,6 +296,7 @@ class ContextOptions(TypedDict):
     system: NotRequired["str | list[str] | None"]
     agent_id: NotRequired["str | None"]
     tokenizer: NotRequired[Literal["o200k_base", "cl100k_base"]]
+    wait_for_vectors_ms: NotRequired[int]
 
 
 class ContextRequest(TypedDict):
@@ -316,6 +317,7 @@ class ContextRequest(TypedDict):
     format: NotRequired["Format"]
     tokenizer: NotRequired[Literal["o200k_base", "cl100k_base"]]
     explain: NotRequired[bool]
+    wait_for_vectors_ms: NotRequired[int]
 
 
 class ContextUsage(TypedDict):
@@ -670,6 +672,7 @@ class EvaluatedConversationRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
+    wait_for_vectors_ms: NotRequired[int]
 
 
 class EvaluatedRecall(TypedDict):
@@ -687,6 +690,7 @@ class EvaluatedRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
+    wait_for_vectors_ms: NotRequired[int]
     conversation_ids: NotRequired["list[str] | None"]
     project: NotRequired["str | None"]
     owner: NotRequired["str | None"]
@@ -708,6 +712,7 @@ class Explanation(TypedDict):
 
     cosine: "float | None"
     bm25: float
+    reranked: "float | None"
     terms: "ScoreTerms"
     words: list[str]
     configuration: "dict[str, float]"
@@ -2260,7 +2265,7 @@ class RunTurn(TypedDict):
 
 
 class ScoreTerms(TypedDict):
-    """The terms of a score: it is their sum."""
+    """The terms of a score: it is their sum, unless a reranker has moved the hit."""
 
     meaning: float
     words: float

@@ -872,6 +872,12 @@ export type ContextOptions = {
      * Tokenizer
      */
     tokenizer?: 'o200k_base' | 'cl100k_base';
+    /**
+     * Wait For Vectors Ms
+     *
+     * Longest wait for vectors that are pending.
+     */
+    wait_for_vectors_ms?: number;
 };
 
 /**
@@ -951,6 +957,12 @@ export type ContextRequest = {
      * Explain
      */
     explain?: boolean;
+    /**
+     * Wait For Vectors Ms
+     *
+     * Longest wait for vectors that are pending.
+     */
+    wait_for_vectors_ms?: number;
 };
 
 /**
@@ -2067,6 +2079,12 @@ export type EvaluatedConversationRecall = {
      * Explain
      */
     explain?: boolean;
+    /**
+     * Wait For Vectors Ms
+     *
+     * Longest wait for vectors that are pending.
+     */
+    wait_for_vectors_ms?: number;
 };
 
 /**
@@ -2114,6 +2132,12 @@ export type EvaluatedRecall = {
      * Explain
      */
     explain?: boolean;
+    /**
+     * Wait For Vectors Ms
+     *
+     * Longest wait for vectors that are pending.
+     */
+    wait_for_vectors_ms?: number;
     /**
      * Conversation Ids
      */
@@ -2171,6 +2195,8 @@ export type Explained = {
  * Explanation
  *
  * Why a hit has its score. `words` are the query's lexemes, `configuration` the weights that the request gave.
+ *
+ * `reranked`: what the reranker says of the hit. Then `score` is that of its place, and `terms` are its own.
  */
 export type Explanation = {
     /**
@@ -2181,6 +2207,10 @@ export type Explanation = {
      * Bm25
      */
     bm25: number;
+    /**
+     * Reranked
+     */
+    reranked: number | null;
     terms: ScoreTerms;
     /**
      * Words
@@ -6138,7 +6168,7 @@ export type Scope = 'read' | 'write' | 'admin' | 'operator';
 /**
  * ScoreTerms
  *
- * The terms of a score: it is their sum.
+ * The terms of a score: it is their sum, unless a reranker has moved the hit.
  *
  * The match of the text: `meaning` (cosine), `words` (BM25), `share` (the share of the query's words, rare ones count
  * more), less their `overlap`. The matches around it: `session` (the best of the session), `neighbour` (the best
@@ -6268,7 +6298,7 @@ export type SemanticRecall = {
      */
     min_relevance?: number;
     /**
-     * `conversation`; `owner`: all conversations of its owner in its project, or only itself where it has no owner; `project`: all conversations of its project. Turns of another conversation are labelled with what it is called and when they were said.
+     * `conversation`; `owner`: all conversations of its owner in its project, or only itself where it has no owner; `project`: all conversations of its project.
      */
     scope?: RecallScope;
 };

@@ -43,13 +43,14 @@ from app.operations.service import OperationHandler, Operations
 from app.providers.chat import ChatModel
 from app.providers.queues.endpoint_calls import EndpointCalls
 from app.providers.receivers.webhook_sender import WebhookSender
+from app.providers.reranking.reranker import Reranker
 from app.providers.tokens import TiktokenCounter
 from app.providers.upstream import Upstream
 from app.providers.window import LearntWindows
 from app.recall.long_turns import LongTurns
-from app.recall.service import RecallService
+from app.recall.service import RecallService, VectorWait
 from app.settings import Settings
-from app.settings.models import ChatSettings
+from app.settings.models import ChatSettings, RerankerSettings
 from app.tenancy.spending.service import Spending
 from app.transfer.service import IMPORT, ConversationWriter, Forker, ImportRunner, Imports
 from app.webhooks.dispatch import Dispatcher
@@ -155,6 +156,12 @@ def build_models(
     )
 
 
+def _reranker(settings: RerankerSettings, base: Foundation) -> Reranker | None:
+    if settings.reranker_url is None:
+        return None
+    return Reranker(settings.reranker_url, settings=settings, guard=partial(_refuse_in_transaction, base))
+
+
 def _refuse_in_transaction(base: Foundation) -> None:
     base.reader.refuse_in_transaction()
     base.ops.refuse_in_transaction()
@@ -218,16 +225,18 @@ def build_ask(
 
 def build_recall(
     settings: Settings,
-    database: Database,
+    base: Foundation,
     services: ConversationServices,
     parts: ConversationParts,
     memory: MemoryServices,
     index: SearchIndex,
     counters: Mapping[str, TokenCounter],
-) -> tuple[RecallService, ContextBuilder]:
-    """Return what searches, and what makes contexts of the results."""
+) -> tuple[RecallService, ContextBuilder, Reranker | None]:
+    """Return what searches, what makes contexts of the results, and the reranker that both use, if there is one."""
+    reranker = _reranker(settings.reranker, base)
+    vector_wait = VectorWait(base.database, index=index)
     recall_service = RecallService(
-        database,
+        base.database,
         reads=parts.reads,
         facts=memory.facts,
         memories=memory.memories,
@@ -235,15 +244,18 @@ def build_recall(
         long_turns=LongTurns(index.pieces, settings.index),
         # searches are the longest statements; leave connections for others
         concurrent_searches=max(1, settings.database.database_pool_size // 2),
+        reranker=reranker,
+        vector_wait=vector_wait,
     )
     contexts = ContextBuilder(
         conversations=services.conversations,
         facts=memory.facts,
         recall_service=recall_service,
+        vector_wait=vector_wait,
         counters=counters,
         settings=settings.context,
     )
-    return recall_service, contexts
+    return recall_service, contexts, reranker
 
 
 def build_webhooks(

@@ -68,6 +68,7 @@ from app.memory.service import FactService
 from app.operations.service import Operations
 from app.providers.chat import ChatModel
 from app.providers.embed_meter import EmbedMeter
+from app.providers.reranking.reranker import Reranker
 from app.providers.schemas import Embedder
 from app.providers.tokens import TiktokenCounter
 from app.recall.service import RecallService
@@ -147,6 +148,7 @@ class Container:
     ask_service: AskService
     tools: ToolServices
     webhooks: WebhookServices
+    reranker: Reranker | None
     embed_meter: EmbedMeter = field(default_factory=EmbedMeter)
     first_tenant_id: TenantId | None = None
     """The tenant that this start created, if it is the first start and no setting gave the key."""
@@ -196,6 +198,8 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         await container.webhooks.outbox.refresh()
         stack.push_async_callback(_end, asyncio.create_task(container.webhooks.outbox.follow_forever()))
         stack.push_async_callback(container.webhooks.sender.close)
+        if container.reranker is not None:
+            stack.push_async_callback(container.reranker.close)
         auditing = asyncio.create_task(container.audit.run_forever())
         stack.push_async_callback(_end_and_write, auditing, container.audit.flush)
         await container.index.spaces.follow()
@@ -325,7 +329,7 @@ def build_container(
         settings, base, parts, services, index=index, outbox=outbox, chat=chat, cursors=cursors, jobs=queue
     )
     facts, memories = memory.facts, memory.memories
-    recall_service, contexts = build_recall(settings, database, services, parts, memory, index, counters)
+    recall_service, contexts, reranker = build_recall(settings, base, services, parts, memory, index, counters)
     compactor, dry_runs = build_compaction(settings, database, services, parts, facts, chat, counter)
     audit = AuditTrail(database, ops, cursors=cursors, settings=settings.audit)
     operations = Operations(database, ops, queue=queue, cursors=cursors, settings=settings.jobs)
@@ -356,7 +360,7 @@ def build_container(
         administration=Administration(ops, tenancy=tenancy, cursors=cursors), responses=responses,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
         subscriptions=subscriptions, list_subscriptions=ListSubscriptions(database, settings=settings),
-        title_writer=TitleWriter(titles=services.titles, chat=chat),
+        title_writer=TitleWriter(titles=services.titles, chat=chat), reranker=reranker,
         limits=LimitAdministration(ops, tenancy=tenancy, rates=settings.rates, chat=settings.chat),
         jobs=JobAdministration(database, ops, queue=queue, cursors=cursors), operations=operations, cursors=cursors,
         openai_conversations=openai_conversations,

@@ -155,7 +155,8 @@ def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Mon
     _add_bus_metrics(registry, container.bus)
     registry.register(container.lifecycle.counters)
     add_sweep_metrics(registry, container.purger.counts)
-    for metric in container.embed_meter.collectors:
+    reranker = container.reranker
+    for metric in (*container.embed_meter.collectors, *(() if reranker is None else reranker.collectors)):
         registry.register(metric)
     export(registry, lambda: _process_metrics(container, monitor))
 

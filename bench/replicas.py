@@ -41,7 +41,7 @@ _AT_ONCE: Final = 30
 _SETTLE_S: Final = 8.0
 _WORDS: Final = "some words of an answer "
 _KIB: Final = 1024
-_LIMITS: Final = ("live_max_connections", "live_max_connections_per_tenant", "live_max_connections_per_key")
+_LIMITS: Final = ("live_max_connections", "live_max_connections_per_tenant")
 
 
 @contextmanager
@@ -180,7 +180,7 @@ def memory_mib(installation: Installation) -> float:
 
 async def measure_windows(root: Path, *, windows: int, streams: int, chunks: int, per_s: float) -> None:
     """Open the windows, stream answers, and print memory and times."""
-    limits = dict.fromkeys(_LIMITS, str(windows + streams + 100))
+    limits = dict.fromkeys(_LIMITS, str(2 * (windows + streams + 100)))
     async with install(root, nats=True, replicas_wanted=REPLICAS, **limits) as installation, AsyncExitStack() as stack:
         conversations = await make_conversations(installation)
         replicas = itertools.cycle(installation.replicas)

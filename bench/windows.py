@@ -70,8 +70,9 @@ async def open_windows(server: Server, conversations: Sequence[str], stack: Asyn
 
 async def measure(root: Path, windows: int, idle_s: float) -> None:
     """Measure, and print the result."""
-    limits = ("live_max_connections", "live_max_connections_per_tenant", "live_max_connections_per_key")
-    async with serve(root, embedder="none", **dict.fromkeys(limits, str(windows + 10))) as server:
+    limits = ("live_max_connections", "live_max_connections_per_tenant")
+    # a key has half of the connections of its tenant
+    async with serve(root, embedder="none", **dict.fromkeys(limits, str(2 * windows + 20))) as server:
         conversations = await make_conversations(server, windows + _AT_ONCE)
         async with AsyncExitStack() as stack:
             await open_windows(server, conversations[:_AT_ONCE], stack)  # code and caches of the first ones

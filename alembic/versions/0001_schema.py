@@ -374,6 +374,7 @@ create table index_entries (
 create index index_entries_conversation_idx on index_entries (tenant_id, conversation_id, position);
 create index index_entries_lexemes_idx on index_entries using gin (tenant_id, lexemes) where live;
 create index index_entries_due_idx on index_entries (tenant_id, occurred_at) where live and vectors_due;
+create index index_entries_waiting_idx on index_entries (tenant_id, conversation_id) where live and vectors_due;
 create index index_entries_source_idx on index_entries (tenant_id, source_id) where source_id is not null;
 create index index_entries_changed_idx on index_entries (tenant_id, changed) where kind <> '';
 create index index_entries_conversation_changed_idx on index_entries (tenant_id, conversation_id, changed);

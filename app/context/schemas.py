@@ -22,7 +22,7 @@ from app.core.times import TimeOut
 from app.core.validation.ids import IdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import Format
-from app.recall.schemas import RELEVANCE_FLOOR
+from app.recall.schemas import RELEVANCE_FLOOR, WaitForVectorsMs
 
 MAX_TOKEN_BUDGET = 10_000_000
 MAX_RECENT_TURNS = 1000
@@ -106,8 +106,7 @@ class SemanticRecall(Strict):
         default=RecallScope.CONVERSATION,
         description=(
             "`conversation`; `owner`: all conversations of its owner in its project, or only itself where it has no"
-            " owner; `project`: all conversations of its project. Turns of another conversation are labelled with what"
-            " it is called and when they were said."
+            " owner; `project`: all conversations of its project."
         ),
     )
 
@@ -175,6 +174,7 @@ class ContextRequest(Strict):
     format: Format = Format.OPENAI
     tokenizer: Tokenizer = "o200k_base"
     explain: StrictBool = False
+    wait_for_vectors_ms: WaitForVectorsMs = 0
 
     @field_validator("query")
     @classmethod

@@ -45,7 +45,7 @@ from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import FactService
 from app.recall.schemas import Passage, RecalledTurn
-from app.recall.service import Question, RecallService
+from app.recall.service import Question, RecallService, VectorWait
 from app.settings.memory import ContextSettings
 from app.tenancy.schemas import Caller
 
@@ -76,12 +76,14 @@ class ContextBuilder:
         conversations: Conversations,
         facts: FactService,
         recall_service: RecallService,
+        vector_wait: VectorWait,
         counters: Mapping[str, TokenCounter],
         settings: ContextSettings,
     ) -> None:
         self._conversations = conversations
         self._facts = facts
         self._recall_service = recall_service
+        self._vector_wait = vector_wait
         self._counters = counters
         self._count_cache = CountCache()
         self._settings = settings
@@ -110,9 +112,12 @@ class ContextBuilder:
             require_reach(caller, request.agent_id)
         asked = self._asked(request, newest)
         with self._embed_ahead(request) as ahead:
-            recent = await self._conversations.context_turns(
-                caller, conversation_id, wanted=_wanted(request, asked, before=before)
-            )
+            wanted = _wanted(request, asked, before=before)
+            recent = await self._conversations.context_turns(caller, conversation_id, wanted=wanted)
+            wait_ms = 0 if request.semantic_recall is None else request.wait_for_vectors_ms
+            if await self._vector_wait.wait(caller, [conversation_id], timeout_ms=wait_ms):
+                # turns may have been erased meanwhile
+                recent = await self._conversations.context_turns(caller, conversation_id, wanted=wanted)
             if upcoming:
                 recent = replace(recent, turns=[*recent.turns, *_behind(recent.last_position, upcoming)])
             parts = await self._parts(caller, conversation_id, request, recent, ahead)

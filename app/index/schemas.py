@@ -148,7 +148,7 @@ class SearchHit:
 
     `source_id` is the id of the object of this kind. `dates`: the resolved relative dates, as JSON text. A ranking sets
     the rest: `relevance` is None in an embedding space that is not calibrated; `terms` are the parts of the score,
-    empty if they were not asked for.
+    empty if they were not asked for. `reranked` is what a reranker says of the hit, None if it was not asked.
     """
 
     source_id: UUID
@@ -160,6 +160,7 @@ class SearchHit:
     score: float = 0.0
     relevance: float | None = None
     terms: Mapping[str, float] = field(default_factory=dict[str, float])
+    reranked: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

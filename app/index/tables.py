@@ -113,6 +113,12 @@ index_entries = Table(
     ),
     Index("index_entries_source_idx", "tenant_id", "source_id", postgresql_where=text("source_id is not null")),
     Index("index_entries_due_idx", "tenant_id", "occurred_at", postgresql_where=text("live and vectors_due")),
+    Index(
+        "index_entries_waiting_idx",
+        "tenant_id",
+        "conversation_id",
+        postgresql_where=text("live and vectors_due"),
+    ),
     Index("index_entries_lexemes_idx", "tenant_id", "lexemes", postgresql_using="gin", postgresql_where=text("live")),
 )
 """One row per item that can be found, with a copy of every filter, so that a search reads one table."""

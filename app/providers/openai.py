@@ -32,6 +32,8 @@ KNOWN_DIMENSIONS: Final = {
 """Dimensions of OpenAI's own models, so that a start does not need the endpoint."""
 
 _QUEUE_TEXTS = 8192
+# a model on one machine computes few requests at once, and a service that limits them says how long to wait
+_CONCURRENCY: Final = 4
 
 
 class _WrongWidthError(Exception):
@@ -52,8 +54,8 @@ _ERRORS: Final = EndpointErrors(
 class OpenAIEmbedder:
     """An endpoint as an `Embedder`.
 
-    At most `embeddings_concurrency` requests run for documents, and as many for queries. `guard` is called at the
-    beginning of every `embed`. It raises if embedding is not allowed there.
+    At most `_CONCURRENCY` requests run for documents, and as many for queries. `guard` is called at the beginning of
+    every `embed`. It raises if embedding is not allowed there.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class OpenAIEmbedder:
         self._ask_for_dimensions = False
         purposes: Sequence[Purpose] = ("document", "query")
         self._slots: Mapping[Purpose, asyncio.Semaphore] = {
-            purpose: asyncio.Semaphore(settings.embeddings_concurrency) for purpose in purposes
+            purpose: asyncio.Semaphore(_CONCURRENCY) for purpose in purposes
         }
         self._waiting: dict[Purpose, int] = dict.fromkeys(purposes, 0)
         self._log = get_logger()

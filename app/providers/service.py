@@ -1,4 +1,4 @@
-"""Public API of providers: the chat model and its endpoint, sizes of requests, keys of an issuer, checks of addresses.
+"""Public API of providers: the chat model, the reranker, sizes of requests, keys of an issuer, checks of addresses.
 
 `app.container` and `app.embedding` alone choose and build providers; they import them from their modules.
 """
@@ -8,6 +8,7 @@ from app.providers.endpoint import require_model, usage_in
 from app.providers.identity.issuer_keys import IssuerKeys, SigningKey
 from app.providers.pieces import estimated_tokens
 from app.providers.receivers.destinations import is_address, is_public
+from app.providers.reranking.reranker import Reranker
 from app.providers.shapes import cleaned
 from app.providers.upstream import Streamed, Upstream
 from app.providers.window import input_tokens, output_tokens
@@ -15,6 +16,7 @@ from app.providers.window import input_tokens, output_tokens
 __all__ = [
     "ChatModel",
     "IssuerKeys",
+    "Reranker",
     "SigningKey",
     "Streamed",
     "Upstream",

@@ -88,6 +88,25 @@ class HitForm:
         return turn.model_copy(update={"content": None, "tool_calls": [], "tool_results": []})
 
 
+def hit_texts(hits: Sequence[SearchHit], contents: HitContents, passages: Mapping[UUID, TurnPassages]) -> list[str]:
+    """Return the texts of hits, of long turns the best passage; empty for one without content."""
+    turns, summaries, memories, facts = contents.turns.turns, contents.summaries, contents.memories, contents.facts
+    texts: list[str] = []
+    for hit in hits:
+        key = hit.source_id
+        match hit.kind:
+            case EntryKind.TURN:
+                best = passages.get(key)
+                texts.append(_text(turns.get(key), None, None, None) if best is None else best.best_text)
+            case EntryKind.SUMMARY:
+                texts.append(_text(None, summaries.get(key), None, None))
+            case EntryKind.MEMORY:
+                texts.append(_text(None, None, memories.get(key), None))
+            case EntryKind.FACT:
+                texts.append(_text(None, None, None, facts.get(key)))
+    return texts
+
+
 def to_hit(hit: SearchHit, contents: HitContents, around: Mapping[str, Sequence[Turn]], form: HitForm) -> Hit | None:
     """Return a hit of the API; None if its content does not exist any more.
 
@@ -174,6 +193,8 @@ def _explain(hit: SearchHit, lexemes: Sequence[str], configuration: Mapping[str,
         reasons.append(f"meaning {hit.cosine:.2f} (cosine)")
     if hit.bm25 > 0:
         reasons.append(f"words {hit.bm25:.1f} (BM25)")
+    if hit.reranked is not None:
+        reasons.append(f"reranked {hit.reranked:.2f}")
     match = hit.terms["meaning"] + hit.terms["words"] + hit.terms["share"]
     session = configuration.get("session", RankingWeights().session)
     # the best match of the session may be the entry's own
@@ -182,6 +203,7 @@ def _explain(hit: SearchHit, lexemes: Sequence[str], configuration: Mapping[str,
     return Explanation(
         cosine=hit.cosine,
         bm25=hit.bm25,
+        reranked=None if hit.reranked is None else round(hit.reranked, 6),
         terms=ScoreTerms.model_validate({name: round(value, 6) for name, value in hit.terms.items()}),
         words=list(lexemes),
         configuration=dict(configuration),

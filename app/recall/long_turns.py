@@ -47,6 +47,11 @@ class TurnPassages:
     text: str
     passages: Sequence[Passage]
 
+    @property
+    def best_text(self) -> str:
+        """Return the text of the best passage."""
+        return self.text[self.passages[0].start : self.passages[0].end]
+
 
 class LongTurns:
     """Finds the passages of long turns for a query."""

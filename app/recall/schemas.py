@@ -31,6 +31,9 @@ from app.recall.passages import Passage
 
 Threshold: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=1)]
 Weight: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=5)]
+WaitForVectorsMs: TypeAlias = Annotated[
+    StrictInt, Field(ge=0, le=5000, description="Longest wait for vectors that are pending.")
+]
 RELEVANCE_FLOOR: Final = 0.11
 """Below this, a memory is not put into a context."""
 
@@ -71,6 +74,7 @@ class ConversationRecall(Strict):
     neighbours: Annotated[StrictInt, Field(ge=0, le=5)] = 0
     explain: StrictBool = False
     content: Literal["passage", "full"] = "passage"
+    wait_for_vectors_ms: WaitForVectorsMs = 0
 
     @field_validator("query")
     @classmethod
@@ -168,7 +172,7 @@ class SpaceComparison(Strict):
 
 
 class ScoreTerms(BaseModel):
-    """The terms of a score: it is their sum.
+    """The terms of a score: it is their sum, unless a reranker has moved the hit.
 
     The match of the text: `meaning` (cosine), `words` (BM25), `share` (the share of the query's words, rare ones count
     more), less their `overlap`. The matches around it: `session` (the best of the session), `neighbour` (the best
@@ -193,10 +197,14 @@ class ScoreTerms(BaseModel):
 
 
 class Explanation(BaseModel):
-    """Why a hit has its score. `words` are the query's lexemes, `configuration` the weights that the request gave."""
+    """Why a hit has its score. `words` are the query's lexemes, `configuration` the weights that the request gave.
+
+    `reranked`: what the reranker says of the hit. Then `score` is that of its place, and `terms` are its own.
+    """
 
     cosine: float | None
     bm25: float
+    reranked: float | None
     terms: ScoreTerms
     words: list[str]
     configuration: dict[str, float]

@@ -26,16 +26,19 @@ from app.core.ids import ConversationId, format_id, parse_id
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
+from app.formats.service import text_of
 from app.index.schemas import EntryKind, Mode, SearchHit, SearchScope
 from app.index.service import EmbeddingSpaceRuntime, LoadedScope, PreparedQuery, SearchIndex, VectorAhead
 from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryEntry, MemoryFilters, MemoryQuery
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
 from app.memory.service import FactService
-from app.recall.hits import HitContents, HitForm, compare_hits, compared_hit, rounded, to_hit
-from app.recall.long_turns import LongTurns
+from app.providers.service import Reranker
+from app.recall.hits import HitContents, HitForm, compare_hits, compared_hit, hit_texts, rounded, to_hit
+from app.recall.long_turns import LongTurns, TurnPassages
 from app.recall.passages import Passage
 from app.recall.ranking import Question, Ranking, may_name_someone, name_texts, names_someone, rank, remove_names
+from app.recall.rerank import HitReranker, read_existing
 from app.recall.schemas import (
     ComparedHit,
     ComparedQuery,
@@ -48,10 +51,11 @@ from app.recall.schemas import (
     SpaceComparisonResult,
 )
 from app.recall.scoring import CALIBRATED_SPACES
+from app.recall.vector_wait import VectorWait
 from app.tenancy.schemas import Caller, Reach
 from app.tenancy.schemas import Scope as KeyScope
 
-__all__ = ["Question", "RecallService"]
+__all__ = ["Question", "RecallService", "VectorWait"]
 
 # names come from the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
@@ -78,6 +82,8 @@ class RecallService:
         index: SearchIndex,
         long_turns: LongTurns,
         concurrent_searches: int,
+        reranker: Reranker | None,
+        vector_wait: VectorWait,
     ) -> None:
         self._database = database
         self._searching = asyncio.Semaphore(concurrent_searches)
@@ -86,6 +92,8 @@ class RecallService:
         self._memories = memories
         self._index = index
         self._long_turns = long_turns
+        self._reranker = HitReranker(reranker)
+        self._vector_wait = vector_wait
 
     async def recall(
         self, caller: Caller, *, request: Recall, evaluation: RecallEvaluation | None = None
@@ -146,19 +154,31 @@ class RecallService:
         question = Question(
             prepared, participants, request.threshold, request.min_relevance, request.explain, configuration
         )
+        wait_ms = request.wait_for_vectors_ms if by_vector else 0
+        if await self._vector_wait.wait(caller, conversation_ids, timeout_ms=wait_ms):
+            loaded = None
+        # an evaluation compares rankings
+        is_reranked = self._reranker.is_on and runtime is None and not configuration
+        k, failed = self._reranker.pool(request.k) if is_reranked else request.k, list[str]()
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking, hits, contents = await self._find_hits(caller, tx, question, scope, k=request.k, loaded=loaded)
-            around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
+            ranking, hits, contents = await self._find_hits(caller, tx, question, scope, k=k, loaded=loaded)
+            around, cut = await self._neighbours(caller, tx, contents.turns, 0 if is_reranked else request.neighbours)
             long_turns = self._long_turns.of_turns(contents.turns.turns)
             cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=prepared)
         passages = await self._long_turns.find(long_turns, cosines=cosines, query=prepared)
+        if is_reranked:
+            hits, failed = await self._reranker.rerank(request.query, hits, hit_texts(hits, contents, passages))
+            async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                read = partial(self._read_contents, caller, tx, project=project)
+                hits, contents = await read_existing(hits, k=request.k, read=read)
+                around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
         form = HitForm(request, ranking.result.lexemes, configuration, passages, self._long_turns.is_large)
         data = [to_hit(hit, contents, around, form) for hit in hits]
         return RecallResult(
             object="list",
             data=[hit for hit in data if hit is not None],
             space=self._index.runtime(prepared.space_id).name,
-            degraded=[*ranking.degraded, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
+            degraded=[*ranking.degraded, *failed, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
         )
 
     def _chosen(
@@ -302,14 +322,11 @@ class RecallService:
             kinds=[EntryKind.TURN], conversation_ids=conversation_ids, project=project, owner=owner, actors=actors
         )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, question, scope, k=k + len(loaded))
+            ranking = await self._rank(caller, tx, question, scope, k=self._reranker.pool(k) + len(loaded))
             loaded_elements = ranking.result.find(EntryKind.TURN, list(loaded_turns))
-            new_hits = ranking.best(k, without=loaded_elements.values())
+            new_hits = ranking.best(self._reranker.pool(k), without=loaded_elements.values())
             loaded_scores = ranking.scores_of(loaded_elements)
-            new_ids = _of_kind(new_hits, EntryKind.TURN)
-            hydrated: Hydrated[CanonicalTurn] = Hydrated({}, frozenset())
-            if new_ids:
-                hydrated = await self._reads.hydrate_for_context(caller, tx, turn_ids=new_ids)
+            hydrated = await self._hydrate_for_context(caller, tx, new_hits)
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
             names = await self._reads.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
             recalled = [
@@ -324,7 +341,41 @@ class RecallService:
         passages = await self._long_turns.find(long_turns, cosines=cosines, query=question.query)
         runs = {turn_id: of_turn.passages for turn_id, of_turn in passages.items()}
         recalled = [replace(item, passages=runs.get(parse_id(item.turn.id), ())) for item in recalled]
-        return recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])]
+        degraded = [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])]
+        if self._reranker.is_on:
+            new_turns, failed = await self._rerank_turns(caller, question, new_hits, recalled, passages, k=k)
+            recalled = [*new_turns, *(item for item in recalled if parse_id(item.turn.id) in loaded_turns)]
+            degraded += failed
+        return recalled, degraded
+
+    async def _rerank_turns(
+        self,
+        caller: Caller,
+        question: Question,
+        hits: Sequence[SearchHit],
+        recalled: Sequence[RecalledTurn],
+        passages: Mapping[UUID, TurnPassages],
+        *,
+        k: int,
+    ) -> tuple[list[RecalledTurn], list[str]]:
+        """Return the best `k` of the recalled turns of hits by the reranker, if they still exist, and the degraded."""
+        items = {parse_id(item.turn.id): item for item in recalled}
+        texts = {turn_id: text_of(item.turn) for turn_id, item in items.items()}
+        texts |= {turn_id: of_turn.best_text for turn_id, of_turn in passages.items()}
+        hits, failed = await self._reranker.rerank(
+            question.query.text, hits, [texts.get(hit.source_id, "") for hit in hits]
+        )
+        async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            existing = await self._hydrate_for_context(caller, tx, hits[:k])
+        best = [hit for hit in hits[:k] if hit.source_id in existing.turns and hit.source_id in items]
+        return [replace(items[hit.source_id], score=hit.score) for hit in best], failed
+
+    async def _hydrate_for_context(
+        self, caller: Caller, tx: Transaction, hits: Sequence[SearchHit]
+    ) -> Hydrated[CanonicalTurn]:
+        if not hits:
+            return Hydrated({}, frozenset())
+        return await self._reads.hydrate_for_context(caller, tx, turn_ids=_of_kind(hits, EntryKind.TURN))
 
     async def passages_of(
         self, caller: Caller, *, question: Question, turns: Sequence[CanonicalTurn], passage_tokens: int

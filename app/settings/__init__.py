@@ -19,7 +19,7 @@ from app.settings.database import DatabaseSettings, JobSettings, TenancySettings
 from app.settings.group import SettingsGroup
 from app.settings.kinds import api_root
 from app.settings.memory import ContextSettings, FactSettings, IndexSettings, LifecycleSettings
-from app.settings.models import ChatSettings, EmbeddingSettings, ToolSettings
+from app.settings.models import ChatSettings, EmbeddingSettings, RerankerSettings, ToolSettings
 from app.settings.oidc import OidcSettings
 from app.settings.rates import RateSettings
 from app.settings.server import BrowserSettings, BusSettings, RequestSettings, ServerSettings, TelemetrySettings
@@ -60,6 +60,7 @@ class Settings(BaseModel):
     facts: FactSettings
     chat: ChatSettings
     embedding: EmbeddingSettings
+    reranker: RerankerSettings
     tools: ToolSettings
     telemetry: TelemetrySettings
     audit: AuditSettings

@@ -64,7 +64,6 @@ class StreamSettings(SettingsGroup):
     stream_lease_s: Annotated[float, Field(ge=1, le=3600)] = Field(
         default=60.0, description="Time without a sign of its writer after which an open turn is aborted."
     )
-    max_open_turns: Positive = Field(default=2000, description="Turns open at once in all conversations of a tenant.")
 
     @property
     def debounce_s(self) -> float:
@@ -91,8 +90,6 @@ class LiveSettings(SettingsGroup):
         default=10_000, description="Live connections of one process, WebSockets and event streams together."
     )
     live_max_connections_per_tenant: Positive = Field(
-        default=5000, description="Live connections of one tenant to one process."
-    )
-    live_max_connections_per_key: Positive = Field(
-        default=2500, description="Live connections of one key, with the tokens made by it, to one process."
+        default=5000,
+        description="Live connections of one tenant to one process; one key, with the tokens made by it, has half.",
     )

@@ -24,6 +24,13 @@ def api_root(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
 
 
+def rerank_url(url: str) -> str:
+    """Return the URL of a reranker's endpoint, from itself or from the path above it."""
+    parts = _base_url(url)
+    path = parts.path.rstrip("/").removesuffix("/rerank")
+    return f"{parts.scheme}://{parts.netloc}{path}/rerank"
+
+
 def server_url(url: str) -> str:
     """Return the root of a Turnkeep server, without a slash at its end."""
     parts = _base_url(url)
@@ -50,6 +57,7 @@ def names(value: object) -> object:
 
 Names = Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(names)]
 ApiRoot = Annotated[str, AfterValidator(api_root)]
+RerankUrl = Annotated[str, AfterValidator(rerank_url)]
 ServerUrl = Annotated[str, AfterValidator(server_url)]
 
 

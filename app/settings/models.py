@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, Field, SecretStr, model_validator
 
 from app.settings.group import SettingsGroup
-from app.settings.kinds import ApiRoot, Money, Names, NotNegative, Positive
+from app.settings.kinds import ApiRoot, Money, Names, NotNegative, Positive, RerankUrl
 
 OPENAI_ROOT: Final = "https://api.openai.com/v1"
 
@@ -144,9 +144,6 @@ class EmbeddingSettings(_OpenAISettings):
     embeddings_max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
         default=2, description="How often a request that failed temporarily is repeated within that time."
     )
-    embeddings_concurrency: Positive = Field(
-        default=4, description="Maximum simultaneous requests to it, separately for documents and queries."
-    )
     embeddings_batch: Annotated[int, Field(ge=1, le=2048)] = Field(
         default=128, description="Maximum texts in one request to it."
     )
@@ -199,6 +196,32 @@ class EmbeddingSettings(_OpenAISettings):
         """The endpoint of the second embedder, if it is `openai`."""
         root = self.next_embeddings_base_url or OPENAI_ROOT
         return Endpoint(root, self.key_of_next, self.next_embeddings_model, self.next_embeddings_dimensions)
+
+
+class RerankerSettings(SettingsGroup):
+    """A reranker, which compares a query with the texts of the best hits. The texts are sent to it."""
+
+    reranker_url: RerankUrl | None = Field(
+        default=None, description="Its endpoint, such as `https://api.cohere.com/v2/rerank`; default: no reranker."
+    )
+    reranker_api_key: SecretStr | None = Field(default=None, description="Its key.")
+    reranker_model: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        default=None, description="Its model, where the endpoint has several."
+    )
+    reranker_timeout_ms: Annotated[int, Field(ge=50, le=60_000)] = Field(
+        default=2000, description="Longest time for one call of it; then the search goes on without."
+    )
+
+    @model_validator(mode="after")
+    def _key_and_model_have_an_endpoint(self) -> Self:
+        if self.reranker_url is None and (self.reranker_api_key is not None or self.reranker_model is not None):
+            raise ValueError("TURNKEEP_RERANKER_API_KEY and TURNKEEP_RERANKER_MODEL need TURNKEEP_RERANKER_URL")
+        return self
+
+    @property
+    def reranker_timeout_s(self) -> float:
+        """The longest time for one call, in seconds."""
+        return self.reranker_timeout_ms / 1000
 
 
 class ToolSettings(SettingsGroup):

@@ -11,7 +11,6 @@ from app.settings.kinds import Positive
 class WebhookSettings(SettingsGroup):
     """Where webhooks may lead, how long they are retried, and how long deliveries are kept."""
 
-    max_webhooks: Positive = Field(default=20, description="Webhooks that a tenant may have.")
     webhook_allow_http: bool = Field(default=False, description="Whether a webhook's URL may be `http://`.")
     webhook_allow_private: bool = Field(
         default=False,

@@ -57,6 +57,8 @@ __all__ = [
 ]
 
 PURGE_JOB: Final = "webhooks.purge"
+_MAX_WEBHOOKS: Final = 20
+"""Webhooks of a tenant: every event is compared with each of them."""
 """Job that deletes the deliveries of a deleted webhook. Its subject is the webhook."""
 REPLAY: Final = "webhook_replay"
 """Kind of the operation that replays many deliveries."""
@@ -109,10 +111,10 @@ class Webhooks:
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._idempotency.reserve(caller, tx, idempotency_key, read=_refuse_repeat)
             await store.lock_tenant(tx, caller.tenant_id)
-            if await store.count(tx, caller.tenant_id) >= self._settings.max_webhooks:
+            if await store.count(tx, caller.tenant_id) >= _MAX_WEBHOOKS:
                 raise Conflict(
                     "too_many_webhooks",
-                    f"The tenant has {self._settings.max_webhooks} webhooks, which is the limit; delete one first.",
+                    f"The tenant has {_MAX_WEBHOOKS} webhooks, which is the limit; delete one first.",
                 )
             row = await store.insert_webhook(tx, caller.tenant_id, webhook_id, body=body, event_types=_types(body))
             await self._idempotency.store_result(caller, tx, idempotency_key, [webhook_id], is_new=True)

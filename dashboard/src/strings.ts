@@ -641,6 +641,7 @@ export const strings = {
     degraded: {
       erased_sources: "The content of some turns was erased, and no summary stands for them.",
       recall_failed: "The search failed, so nothing was recalled. The log of the server has the error.",
+      reranker_failed: "The reranker did not answer, so the order is that of the scores alone.",
       vectors_pending: "Some turns have no vector yet. They are found by words meanwhile.",
       turns_too_large: "Some turns are too large to be read whole.",
     } as Record<string, string>,

@@ -185,7 +185,7 @@ ERROR_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
     "too_many_failed_keys": ("429, retryable", "Wait for `Retry-After`, then send a valid key."),
     "too_many_open_turns": ("429, retryable", "Commit or abort some."),
     "too_many_operations": ("429", "Wait until some have ended, or cancel some."),
-    "too_many_webhooks": ("409", "Delete or change one, or raise `TURNKEEP_MAX_WEBHOOKS`."),
+    "too_many_webhooks": ("409", "Delete or change one."),
     "tool_call_answered": ("422", "Leave this result out, or revise the turn with the first."),
     "tool_call_unknown": ("422", "Append the call first ([tool calls](guides/openai.md))."),
     "turn_aborted": ("409", "Open another, with `supersedes` to replace this one."),

@@ -27,6 +27,7 @@ _GUIDES: Final = {
     "facts": ("facts", "facts"),
     "chat": ("chat-model", "the chat model"),
     "embedding": ("embedding-spaces", "moving to another model"),
+    "reranker": ("recall", "recall"),
     "tools": ("mcp", "tools for models", "agents", "asking an agent"),
     "telemetry": ("monitoring", "monitoring"),
     "audit": ("audit", "the audit"),

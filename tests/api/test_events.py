@@ -137,7 +137,7 @@ async def test_no_tenant_and_no_key_takes_up_all_places_and_who_is_unknown_takes
     words_database: TestDatabase, tmp_path: Path
 ) -> None:
     limits = {
-        "live_max_connections": 4, "live_max_connections_per_tenant": 3, "live_max_connections_per_key": 2,
+        "live_max_connections": 4, "live_max_connections_per_tenant": 3,
         "live_max_unauthenticated": 2, "live_auth_timeout_s": 60,
     }  # fmt: skip
     async with (

@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = [
     ROOT / "app/recall/service.py",
     ROOT / "app/recall/ranking.py",
+    ROOT / "app/recall/rerank.py",
     *sorted((ROOT / "app/context").rglob("*.py")),
 ]
 

@@ -24,6 +24,7 @@ from app.core.ids import ConversationId, format_id
 from app.core.validation.ids import ConversationNameIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject, Role
+from app.recall.schemas import WaitForVectorsMs
 from app.tenancy.schemas import IdempotencyKey
 
 OnDisconnect: TypeAlias = Literal["abort", "keep"]
@@ -54,6 +55,7 @@ class ContextOptions(Strict):
     system: SystemText | None = None
     agent_id: Name | None = None
     tokenizer: Tokenizer = "o200k_base"
+    wait_for_vectors_ms: WaitForVectorsMs = 0
 
     def request(self, *, token_budget: int, system: str | None) -> ContextRequest:
         """Return the complete context request; the system text of the messages follows the one given here.

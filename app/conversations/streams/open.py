@@ -30,6 +30,8 @@ from app.tenancy.service import Tenancy
 _MAX_CONCURRENT_OPENINGS = 500
 # A room of many agents: more turns than are written at once in any conversation.
 _MAX_IN_CONVERSATION = 64
+# In all conversations of a tenant: each open turn is written up to four times a second.
+_MAX_IN_TENANT = 2000
 # A browser that has lost its page leaves its turns open until their leases end.
 _MAX_PER_TOKEN = 8
 _STREAMED = ("content", "tool_calls", "tool_results")
@@ -189,7 +191,7 @@ class TurnOpener:
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None, *, beside: int
     ) -> None:
         """Raise RateLimited above a limit of open turns; `actor` is the actor of a token."""
-        max_in_tenant = self._settings.max_open_turns
+        max_in_tenant = _MAX_IN_TENANT
         maximum = max(_MAX_IN_CONVERSATION, max_in_tenant) + beside
         count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
         if max_in_tenant - _MAX_CONCURRENT_OPENINGS <= count.in_tenant - beside < max_in_tenant:

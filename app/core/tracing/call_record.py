@@ -16,6 +16,7 @@ class Stage(StrEnum):
 
     EMBED = "embed"
     SEARCH = "search"
+    RERANK = "rerank"
     ASSEMBLE = "assemble"
     MODEL = "model"
 

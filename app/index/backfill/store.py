@@ -192,6 +192,41 @@ async def filter_lacking(
     return [(row["id"], row["entry_id"]) for row in rows]
 
 
+async def list_waiting_turns(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
+) -> list[UUID]:
+    """Return turns of conversations that wait for vectors in the searched space: up to `limit`, in any order."""
+    rows = await tx.fetch(
+        """
+        select coalesce(source_id, entry_id) as turn_id from index_entries
+        where tenant_id = $1 and conversation_id = any($2::uuid[]) and live and vectors_due and kind = 'turn' limit $3
+        """,
+        tenant_id,
+        list(conversation_ids),
+        limit,
+    )
+    return [row["turn_id"] for row in rows]
+
+
+async def raise_priority(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, priority: int) -> None:
+    """Raise the priority of the waiting jobs that make vectors of these turns (ops role)."""
+    await tx.execute(
+        """
+        update jobs j set priority = $4
+        from (
+            select id from jobs
+            where tenant_id = $1 and kind = $2 and subject_ids && $3::uuid[] and priority < $4
+              and state = 'queued' and locked_by is null
+            for update skip locked
+        ) waiting where j.tenant_id = $1 and j.id = waiting.id
+        """,
+        tenant_id,
+        VECTORS_JOB,
+        list(turn_ids),
+        priority,
+    )
+
+
 async def record_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], *, searched: bool) -> None:
     """Record that entries have vectors now. `searched`: they wait for none in the searched space any more.
 

@@ -60,6 +60,7 @@ _UNCLAIMED_S = 86_400.0
 _FIRST = (UUID(int=0), UUID(int=0))
 # waiting requests, and jobs with their own due time, have a higher priority
 _PRIORITY = -1
+_AWAITED_PRIORITY = 1
 
 
 class VectorBackfill:
@@ -156,6 +157,17 @@ class VectorBackfill:
     async def enqueue_continuation(self, caller: Caller, tx: Transaction, *, after: UUID) -> None:
         """Enqueue the job that continues after an entry."""
         await self._jobs.enqueue(tx, caller.tenant_id, [self._fill_job(after)])
+
+    async def waiting_turns(
+        self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int
+    ) -> list[UUID]:
+        """Return up to `limit` turns of conversations that wait for vectors in the searched space."""
+        return await backfill_store.list_waiting_turns(tx, caller.tenant_id, conversation_ids, limit=limit)
+
+    async def hasten(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
+        """Let the jobs that make vectors of these turns go before others: a caller waits for them."""
+        async with self._ops.across_tenants() as tx:
+            await backfill_store.raise_priority(tx, caller.tenant_id, turn_ids, priority=_AWAITED_PRIORITY)
 
     def split(self, text: str) -> Sequence[str]:
         """Split a text into pieces, each of which gets a vector. Blocking."""

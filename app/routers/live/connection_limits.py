@@ -20,6 +20,8 @@ from app.tenancy.schemas import Caller
 ConnectionKind: TypeAlias = Literal["websocket", "events"]
 _RETRY_AFTER_S: Final = 5
 _MAX_PER_TOKEN: Final = 20
+_KEYS_PER_TENANT: Final = 2
+"""One key of a tenant, with the tokens made by it, leaves as many of its connections to the others."""
 """Connections of one person in one conversation: several windows on several machines."""
 _MAX_UNAUTHENTICATED: Final = 500
 """Each takes little and lasts `AUTH_TIMEOUT_S` at most; without a limit, a flood would take all file handles."""
@@ -153,6 +155,7 @@ class Connections:
     def _holders_of(self, caller: Caller) -> Sequence[_Holder]:
         """Return whom a caller's connection counts for. The smallest limit of a key comes first."""
         settings, tenant_id, bound = self._settings, caller.key_tenant_id, caller.bound
+        max_of_key = -(-settings.live_max_connections_per_tenant // _KEYS_PER_TENANT)
         tenant = _Holder(
             tenant_id,
             (),
@@ -163,8 +166,8 @@ class Connections:
         of_key = _Holder(
             tenant_id,
             (caller.key_id,),
-            settings.live_max_connections_per_key,
-            f"This key, with the tokens made by it, has {settings.live_max_connections_per_key} live connections to"
+            max_of_key,
+            f"This key, with the tokens made by it, has {max_of_key} live connections to"
             " this server, and no more are allowed: close some, connect with another key, or later.",
         )
         if bound is None:

@@ -31,6 +31,8 @@ const MAX_ATTEMPTS = 3;
 const MESSAGE_TOKENS = 16;
 const NO_BUDGET = 10_000_000;
 const MAX_QUERY = 32_768;
+/** A long message that was just stored is found by its meaning when its vectors are made. */
+const WAIT_FOR_VECTORS_MS = 300;
 
 /** Store the message and the reply, all or nothing; for a conflict, build again and call the model again. */
 export async function chat(
@@ -61,6 +63,7 @@ async function build(api: Operations, conversationId: string, message: string, o
     token_budget: Math.max(1, budget - needed),
     query: Array.from(message).slice(0, MAX_QUERY).join("") || null,
     semantic_recall: { k: 5 },
+    wait_for_vectors_ms: WAIT_FOR_VECTORS_MS,
     ...(options.system === undefined ? {} : { system: options.system }),
     ...options.context,
   };

@@ -20,6 +20,8 @@ _MESSAGE_TOKENS: Final = 16
 """More than the tokens that the frame of a message costs in any format."""
 _NO_BUDGET: Final = 10_000_000
 _MAX_QUERY: Final = 32_768
+_WAIT_FOR_VECTORS_MS: Final = 300
+"""A long message that was just stored is found by its meaning when its vectors are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class ChatExchange:
             "token_budget": max(1, budget - await self._message_tokens() - _MESSAGE_TOKENS),
             "query": self._message[:_MAX_QUERY] or None,
             "semantic_recall": {"k": 5},
+            "wait_for_vectors_ms": _WAIT_FOR_VECTORS_MS,
             "system": self._options.system,
             **(self._options.context or {}),
         }

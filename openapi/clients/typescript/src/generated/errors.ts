@@ -95,7 +95,7 @@ export const REMEDIES = {
   too_many_failed_keys: "Wait for `Retry-After`, then send a valid key.",
   too_many_open_turns: "Commit or abort some.",
   too_many_operations: "Wait until some have ended, or cancel some.",
-  too_many_webhooks: "Delete or change one, or raise `TURNKEEP_MAX_WEBHOOKS`.",
+  too_many_webhooks: "Delete or change one.",
   tool_call_answered: "Leave this result out, or revise the turn with the first.",
   tool_call_unknown: "Append the call first (tool calls).",
   turn_aborted: "Open another, with `supersedes` to replace this one.",

@@ -296,6 +296,7 @@ class ContextOptions(TypedDict):
     system: NotRequired["str | list[str] | None"]
     agent_id: NotRequired["str | None"]
     tokenizer: NotRequired[Literal["o200k_base", "cl100k_base"]]
+    wait_for_vectors_ms: NotRequired[int]
 
 
 class ContextRequest(TypedDict):
@@ -305,8 +306,6 @@ class ContextRequest(TypedDict):
     recent_turns: NotRequired["int | None"]
     query: NotRequired["str | None"]
     semantic_recall: NotRequired["SemanticRecall | None"]
-    shorten: NotRequired[bool]
-    max_turn_tokens: NotRequired["int | None"]
     include_facts: NotRequired[bool]
     include_memories: NotRequired[bool]
     min_relevance: NotRequired[float]
@@ -318,6 +317,7 @@ class ContextRequest(TypedDict):
     format: NotRequired["Format"]
     tokenizer: NotRequired[Literal["o200k_base", "cl100k_base"]]
     explain: NotRequired[bool]
+    wait_for_vectors_ms: NotRequired[int]
 
 
 class ContextUsage(TypedDict):
@@ -672,7 +672,7 @@ class EvaluatedConversationRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
-    content: NotRequired[Literal["passage", "full"]]
+    wait_for_vectors_ms: NotRequired[int]
 
 
 class EvaluatedRecall(TypedDict):
@@ -690,7 +690,7 @@ class EvaluatedRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
-    content: NotRequired[Literal["passage", "full"]]
+    wait_for_vectors_ms: NotRequired[int]
     conversation_ids: NotRequired["list[str] | None"]
     project: NotRequired["str | None"]
     owner: NotRequired["str | None"]
@@ -705,7 +705,6 @@ class Explained(TypedDict):
     reason: str
     tokens: int
     score: "float | None"
-    passages: "list[PassageRange]"
 
 
 class Explanation(TypedDict):
@@ -713,6 +712,7 @@ class Explanation(TypedDict):
 
     cosine: "float | None"
     bm25: float
+    reranked: "float | None"
     terms: "ScoreTerms"
     words: list[str]
     configuration: "dict[str, float]"
@@ -826,8 +826,6 @@ class FactHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
-    passage: "PassageBounds | None"
-    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1026,14 +1024,6 @@ class HitDate(TypedDict):
     last_day: str
 
 
-class HitPassage(TypedDict):
-    """A further passage of a hit's turn: from `start` to `end` (exclusive) in code points of its plain text."""
-
-    start: int
-    end: int
-    text: str
-
-
 class ImagePart(TypedDict):
     """An image part: an http or data URL, a file id, or Anthropic's `source`."""
 
@@ -1054,7 +1044,6 @@ class Included(TypedDict):
     """The parts that the context shows."""
 
     turn_ids: list[str]
-    passages: "list[PassageRange]"
     summary_ids: list[str]
     fact_ids: list[str]
     memory_ids: list[str]
@@ -1317,8 +1306,6 @@ class MemoryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
-    passage: "PassageBounds | None"
-    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1822,22 +1809,6 @@ class ParticipantOut(TypedDict):
     role: NotRequired[Literal["tool"]]
 
 
-class PassageBounds(TypedDict):
-    """Where a passage is in the plain text of its turn: from `start` to `end` (exclusive), of `length` code points."""
-
-    start: int
-    end: int
-    length: int
-
-
-class PassageRange(TypedDict):
-    """A run of a turn's plain text: `start` to `end` in code points, `end` excluded."""
-
-    turn_id: str
-    start: int
-    end: int
-
-
 class Passed(TypedDict):
     """The unchanged answer of the model's endpoint."""
 
@@ -2294,7 +2265,7 @@ class RunTurn(TypedDict):
 
 
 class ScoreTerms(TypedDict):
-    """The terms of a score: it is their sum."""
+    """The terms of a score: it is their sum, unless a reranker has moved the hit."""
 
     meaning: float
     words: float
@@ -2339,7 +2310,7 @@ class Sections(TypedDict):
 class SemanticRecall(TypedDict):
     """How many earlier turns to recall, their lowest similarity (cosine), and the conversations to search."""
 
-    k: NotRequired["int | None"]
+    k: NotRequired[int]
     threshold: NotRequired[float]
     min_relevance: NotRequired[float]
     scope: NotRequired["RecallScope"]
@@ -2496,8 +2467,6 @@ class SummaryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
-    passage: "PassageBounds | None"
-    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -2759,15 +2728,13 @@ class TurnEventData(TypedDict):
 
 
 class TurnHit(TypedDict):
-    """A recalled turn. The `turn` of a long one has no content, calls and results, unless the request has `full`."""
+    """A recalled turn."""
 
     id: str
     conversation_id: "str | None"
     score: float
     relevance: "float | None"
     text: str
-    passage: "PassageBounds | None"
-    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"

@@ -872,6 +872,12 @@ export type ContextOptions = {
      * Tokenizer
      */
     tokenizer?: 'o200k_base' | 'cl100k_base';
+    /**
+     * Wait For Vectors Ms
+     *
+     * Longest wait for vectors that are pending.
+     */
+    wait_for_vectors_ms?: number;
 };
 
 /**
@@ -895,25 +901,13 @@ export type ContextRequest = {
     /**
      * Query
      *
-     * The query of the recall; default: the newest user turn, or the newest turn before it that says more than `ok` or `thanks`.
+     * The query of the recall; default: the newest user turn.
      */
     query?: string | null;
     /**
      * Recall earlier turns; default: no recall.
      */
     semantic_recall?: SemanticRecall | null;
-    /**
-     * Shorten
-     *
-     * Show a turn that is too long for its place by its beginning, its end and its passages for the query. `false`: show every turn whole, or leave it out.
-     */
-    shorten?: boolean;
-    /**
-     * Max Turn Tokens
-     *
-     * Shorten turns of the recent window that have more tokens. Left out: a third of the budget, if not all turns fit whole. The newest user turn is shortened only if the context has no room for it.
-     */
-    max_turn_tokens?: number | null;
     /**
      * Include Facts
      */
@@ -963,6 +957,12 @@ export type ContextRequest = {
      * Explain
      */
     explain?: boolean;
+    /**
+     * Wait For Vectors Ms
+     *
+     * Longest wait for vectors that are pending.
+     */
+    wait_for_vectors_ms?: number;
 };
 
 /**
@@ -2080,9 +2080,11 @@ export type EvaluatedConversationRecall = {
      */
     explain?: boolean;
     /**
-     * Content
+     * Wait For Vectors Ms
+     *
+     * Longest wait for vectors that are pending.
      */
-    content?: 'passage' | 'full';
+    wait_for_vectors_ms?: number;
 };
 
 /**
@@ -2131,9 +2133,11 @@ export type EvaluatedRecall = {
      */
     explain?: boolean;
     /**
-     * Content
+     * Wait For Vectors Ms
+     *
+     * Longest wait for vectors that are pending.
      */
-    content?: 'passage' | 'full';
+    wait_for_vectors_ms?: number;
     /**
      * Conversation Ids
      */
@@ -2159,8 +2163,6 @@ export type EventType = 'conversation.created' | 'conversation.updated' | 'conve
  * Explained
  *
  * Why a part is in the context, or is not. `tokens` are those of the whole unit: a tool call with its results.
- *
- * `passages`: the runs that are shown of a turn that is not shown whole.
  */
 export type Explained = {
     /**
@@ -2187,16 +2189,14 @@ export type Explained = {
      * Score
      */
     score: number | null;
-    /**
-     * Passages
-     */
-    passages: Array<PassageRange>;
 };
 
 /**
  * Explanation
  *
  * Why a hit has its score. `words` are the query's lexemes, `configuration` the weights that the request gave.
+ *
+ * `reranked`: what the reranker says of the hit. Then `score` is that of its place, and `terms` are its own.
  */
 export type Explanation = {
     /**
@@ -2207,6 +2207,10 @@ export type Explanation = {
      * Bm25
      */
     bm25: number;
+    /**
+     * Reranked
+     */
+    reranked: number | null;
     terms: ScoreTerms;
     /**
      * Words
@@ -2537,11 +2541,6 @@ export type FactHit = {
      * Text
      */
     text: string;
-    passage: PassageBounds | null;
-    /**
-     * Passages
-     */
-    passages: Array<HitPassage>;
     /**
      * Dates
      */
@@ -3101,26 +3100,6 @@ export type HitDate = {
 };
 
 /**
- * HitPassage
- *
- * A further passage of a hit's turn: from `start` to `end` (exclusive) in code points of its plain text.
- */
-export type HitPassage = {
-    /**
-     * Start
-     */
-    start: number;
-    /**
-     * End
-     */
-    end: number;
-    /**
-     * Text
-     */
-    text: string;
-};
-
-/**
  * ImagePart
  *
  * An image part: an http or data URL, a file id, or Anthropic's `source`.
@@ -3169,18 +3148,13 @@ export type ImageUrl = {
  *
  * The parts that the context shows.
  *
- * `turn_ids`: the recent turns by position, then the recalled ones, oldest first. `passages`: the runs that are shown
- * of those turns that are not shown whole.
+ * `turn_ids`: the recent turns by position, then the recalled ones, oldest first.
  */
 export type Included = {
     /**
      * Turn Ids
      */
     turn_ids: Array<string>;
-    /**
-     * Passages
-     */
-    passages: Array<PassageRange>;
     /**
      * Summary Ids
      */
@@ -3969,11 +3943,6 @@ export type MemoryHit = {
      * Text
      */
     text: string;
-    passage: PassageBounds | null;
-    /**
-     * Passages
-     */
-    passages: Array<HitPassage>;
     /**
      * Dates
      */
@@ -5315,46 +5284,6 @@ export type ParticipantOut = {
 };
 
 /**
- * PassageBounds
- *
- * Where a passage is in the plain text of its turn: from `start` to `end` (exclusive), of `length` code points.
- */
-export type PassageBounds = {
-    /**
-     * Start
-     */
-    start: number;
-    /**
-     * End
-     */
-    end: number;
-    /**
-     * Length
-     */
-    length: number;
-};
-
-/**
- * PassageRange
- *
- * A run of a turn's plain text: `start` to `end` in code points, `end` excluded.
- */
-export type PassageRange = {
-    /**
-     * Turn Id
-     */
-    turn_id: string;
-    /**
-     * Start
-     */
-    start: number;
-    /**
-     * End
-     */
-    end: number;
-};
-
-/**
  * Passed
  *
  * The unchanged answer of the model's endpoint.
@@ -6239,7 +6168,7 @@ export type Scope = 'read' | 'write' | 'admin' | 'operator';
 /**
  * ScoreTerms
  *
- * The terms of a score: it is their sum.
+ * The terms of a score: it is their sum, unless a reranker has moved the hit.
  *
  * The match of the text: `meaning` (cosine), `words` (BM25), `share` (the share of the query's words, rare ones count
  * more), less their `overlap`. The matches around it: `session` (the best of the session), `neighbour` (the best
@@ -6358,10 +6287,8 @@ export type Sections = {
 export type SemanticRecall = {
     /**
      * K
-     *
-     * The number of turns to recall; left out: as many as are worth their tokens.
      */
-    k?: number | null;
+    k?: number;
     /**
      * Threshold
      */
@@ -6371,7 +6298,7 @@ export type SemanticRecall = {
      */
     min_relevance?: number;
     /**
-     * `conversation`; `owner`: all conversations of its owner in its project, or only itself where it has no owner; `project`: all conversations of its project. Turns of another conversation are labelled with what it is called and when they were said.
+     * `conversation`; `owner`: all conversations of its owner in its project, or only itself where it has no owner; `project`: all conversations of its project.
      */
     scope?: RecallScope;
 };
@@ -6847,11 +6774,6 @@ export type SummaryHit = {
      * Text
      */
     text: string;
-    passage: PassageBounds | null;
-    /**
-     * Passages
-     */
-    passages: Array<HitPassage>;
     /**
      * Dates
      */
@@ -7545,7 +7467,7 @@ export type TurnEventData = {
 /**
  * TurnHit
  *
- * A recalled turn. The `turn` of a long one has no content, calls and results, unless the request has `full`.
+ * A recalled turn.
  *
  * If the hits before it fill the response, `turn` is null, `text` is empty, and `degraded` has `turns_too_large`: read
  * the turn by its id. A job resolves `dates` a moment after the append.
@@ -7571,11 +7493,6 @@ export type TurnHit = {
      * Text
      */
     text: string;
-    passage: PassageBounds | null;
-    /**
-     * Passages
-     */
-    passages: Array<HitPassage>;
     /**
      * Dates
      */

@@ -47,6 +47,7 @@ from app.providers.reranking.reranker import Reranker
 from app.providers.tokens import TiktokenCounter
 from app.providers.upstream import Upstream
 from app.providers.window import LearntWindows
+from app.recall.hit_search import HitSearch
 from app.recall.long_turns import LongTurns
 from app.recall.service import RecallService, VectorWait
 from app.settings import Settings
@@ -239,7 +240,7 @@ def build_recall(
         base.database,
         reads=parts.reads,
         facts=memory.facts,
-        memories=memory.memories,
+        search=HitSearch(parts.reads, memory.facts, memory.memories, index),
         index=index,
         long_turns=LongTurns(index.pieces, settings.index),
         # searches are the longest statements; leave connections for others

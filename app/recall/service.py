@@ -8,7 +8,6 @@ reads the content of the hits. So a search finds what was committed when it bega
 
 import asyncio
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -16,12 +15,9 @@ from functools import partial
 from statistics import fmean
 from uuid import UUID
 
-from app.conversations.schemas.conversations import Hydrated, Turn
 from app.conversations.schemas.participants import Participant
-from app.conversations.schemas.summaries import Summary
 from app.conversations.service import ConversationReads
-from app.core.database.transactions import Database, Transaction
-from app.core.errors import NotFound
+from app.core.database.transactions import Database
 from app.core.ids import ConversationId, format_id, parse_id
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
@@ -29,15 +25,16 @@ from app.formats.schemas import CanonicalTurn
 from app.formats.service import text_of
 from app.index.schemas import EntryKind, Mode, SearchHit, SearchScope
 from app.index.service import EmbeddingSpaceRuntime, LoadedScope, PreparedQuery, SearchIndex, VectorAhead
-from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryEntry, MemoryFilters, MemoryQuery
-from app.memory.longterm.service import Memories, require_reach
+from app.memory.longterm.schemas import MemoryEntries, MemoryEntry, MemoryFilters, MemoryQuery
+from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact
 from app.memory.service import FactService
 from app.providers.service import Reranker
-from app.recall.hits import HitContents, HitForm, compare_hits, compared_hit, hit_texts, rounded, to_hit
+from app.recall.hit_search import HitSearch, of_kind
+from app.recall.hits import HitForm, compare_hits, compared_hit, hit_texts, rounded, to_hit
 from app.recall.long_turns import LongTurns, TurnPassages
 from app.recall.passages import Passage
-from app.recall.ranking import Question, Ranking, may_name_someone, name_texts, names_someone, rank, remove_names
+from app.recall.ranking import Question, may_name_someone, name_texts, names_someone, remove_names
 from app.recall.rerank import HitReranker, read_existing
 from app.recall.schemas import (
     ComparedHit,
@@ -50,18 +47,12 @@ from app.recall.schemas import (
     SpaceComparison,
     SpaceComparisonResult,
 )
-from app.recall.scoring import CALIBRATED_SPACES
 from app.recall.vector_wait import VectorWait
 from app.tenancy.schemas import Caller, Reach
 from app.tenancy.schemas import Scope as KeyScope
 
 __all__ = ["Question", "RecallService", "VectorWait"]
 
-# names come from the participants of this many of the most recently active conversations in scope
-_NAMED_CONVERSATIONS = 50
-_NAMED_PEOPLE = 1000
-# a hit may be erased or revised between the search and the reading of its content
-_MAX_TRIES = 3
 # facts read for each wanted one, since a filter of actors hides some; and spare ones for those deleted meanwhile
 _FACTS_READ = 10
 _FACTS_SPARE = 10
@@ -78,7 +69,7 @@ class RecallService:
         *,
         reads: ConversationReads,
         facts: FactService,
-        memories: Memories,
+        search: HitSearch,
         index: SearchIndex,
         long_turns: LongTurns,
         concurrent_searches: int,
@@ -88,8 +79,8 @@ class RecallService:
         self._database = database
         self._searching = asyncio.Semaphore(concurrent_searches)
         self._reads = reads
+        self._search = search
         self._facts = facts
-        self._memories = memories
         self._index = index
         self._long_turns = long_turns
         self._reranker = HitReranker(reranker)
@@ -147,7 +138,7 @@ class RecallService:
         by_vector = request.mode is not Mode.TEXT
         with self.embed_ahead(request.query) if by_vector and runtime is None else nullcontext() as ahead:
             async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                participants = () if memories_only else await self._participants(caller, tx, scope)
+                participants = () if memories_only else await self._search.participants(caller, tx, scope)
                 with MeasuredStage(Stage.SEARCH, k=request.k):
                     loaded = await self._index.load(caller, tx, scope=scope, runtime=runtime)
             prepared = await self._prepare(request.query, request.mode, participants, runtime, ahead, loaded)
@@ -161,17 +152,19 @@ class RecallService:
         is_reranked = self._reranker.is_on and runtime is None and not configuration
         k, failed = self._reranker.pool(request.k) if is_reranked else request.k, list[str]()
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking, hits, contents = await self._find_hits(caller, tx, question, scope, k=k, loaded=loaded)
-            around, cut = await self._neighbours(caller, tx, contents.turns, 0 if is_reranked else request.neighbours)
+            ranking, hits, contents = await self._search.find_hits(caller, tx, question, scope, k=k, loaded=loaded)
+            around, cut = await self._search.neighbours(
+                caller, tx, contents.turns, 0 if is_reranked else request.neighbours
+            )
             long_turns = self._long_turns.of_turns(contents.turns.turns)
             cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=prepared)
         passages = await self._long_turns.find(long_turns, cosines=cosines, query=prepared)
         if is_reranked:
             hits, failed = await self._reranker.rerank(request.query, hits, hit_texts(hits, contents, passages))
             async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                read = partial(self._read_contents, caller, tx, project=project)
+                read = partial(self._search.read_contents, caller, tx, project=project)
                 hits, contents = await read_existing(hits, k=request.k, read=read)
-                around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
+                around, cut = await self._search.neighbours(caller, tx, contents.turns, request.neighbours)
         form = HitForm(request, ranking.result.lexemes, configuration, passages, self._long_turns.is_large)
         data = [to_hit(hit, contents, around, form) for hit in hits]
         return RecallResult(
@@ -191,34 +184,6 @@ class RecallService:
         if KeyScope.OPERATOR not in caller.scopes:
             caller.require(KeyScope.ADMIN)
         return None if evaluation.space is None else self._index.runtime(evaluation.space), configuration
-
-    async def _find_hits(
-        self,
-        caller: Caller,
-        tx: Transaction,
-        question: Question,
-        scope: SearchScope,
-        *,
-        k: int,
-        loaded: LoadedScope | None = None,
-    ) -> tuple[Ranking, Sequence[SearchHit], HitContents]:
-        """Search and read the hits; search again, in the scope as it is then, if a hit was deleted meanwhile."""
-        tries = 0
-        deleted_ids: defaultdict[EntryKind, set[UUID]] = defaultdict(set)
-        while True:
-            tries += 1
-            ranking = await self._rank(caller, tx, question, scope, k=k, loaded=loaded)
-            loaded = None
-            # The index still has entries of conversations that are being purged.
-            find = ranking.result.find
-            deleted = [at for kind, ids in deleted_ids.items() for at in find(kind, list(ids)).values()]
-            hits = ranking.best(k, without=deleted)
-            contents = await self._read_contents(caller, tx, hits, project=scope.project)
-            missing = [hit for hit in hits if not contents.has(hit)]
-            if tries == _MAX_TRIES or not missing:
-                return ranking, hits, contents
-            for hit in missing:
-                deleted_ids[hit.kind].add(hit.source_id)
 
     async def recall_own_memories(self, caller: Caller, query: MemoryQuery) -> MemoryEntries:
         """Return the memories of the calling agent nearest to a query, which cannot name another agent.
@@ -271,7 +236,7 @@ class RecallService:
             prepared = await self._prepare(query, Mode.HYBRID, ())
         question = Question(prepared, min_relevance=min_relevance)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking, hits, contents = await self._find_hits(caller, tx, question, scope, k=k)
+            ranking, hits, contents = await self._search.find_hits(caller, tx, question, scope, k=k)
         entries = [
             MemoryEntry(**dict(memory), score=round(hit.score, 6), relevance=rounded(hit.relevance))
             for hit in hits
@@ -322,11 +287,11 @@ class RecallService:
             kinds=[EntryKind.TURN], conversation_ids=conversation_ids, project=project, owner=owner, actors=actors
         )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, question, scope, k=self._reranker.pool(k) + len(loaded))
+            ranking = await self._search.rank(caller, tx, question, scope, k=self._reranker.pool(k) + len(loaded))
             loaded_elements = ranking.result.find(EntryKind.TURN, list(loaded_turns))
             new_hits = ranking.best(self._reranker.pool(k), without=loaded_elements.values())
             loaded_scores = ranking.scores_of(loaded_elements)
-            hydrated = await self._hydrate_for_context(caller, tx, new_hits)
+            hydrated = await self._search.hydrate_for_context(caller, tx, new_hits)
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
             names = await self._reads.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
             recalled = [
@@ -366,16 +331,9 @@ class RecallService:
             question.query.text, hits, [texts.get(hit.source_id, "") for hit in hits]
         )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            existing = await self._hydrate_for_context(caller, tx, hits[:k])
+            existing = await self._search.hydrate_for_context(caller, tx, hits[:k])
         best = [hit for hit in hits[:k] if hit.source_id in existing.turns and hit.source_id in items]
         return [replace(items[hit.source_id], score=hit.score) for hit in best], failed
-
-    async def _hydrate_for_context(
-        self, caller: Caller, tx: Transaction, hits: Sequence[SearchHit]
-    ) -> Hydrated[CanonicalTurn]:
-        if not hits:
-            return Hydrated({}, frozenset())
-        return await self._reads.hydrate_for_context(caller, tx, turn_ids=_of_kind(hits, EntryKind.TURN))
 
     async def passages_of(
         self, caller: Caller, *, question: Question, turns: Sequence[CanonicalTurn], passage_tokens: int
@@ -403,7 +361,7 @@ class RecallService:
         conversation_ids = None if request.conversation_id is None else [request.conversation_id]
         scope = SearchScope(kinds=[EntryKind.TURN, EntryKind.SUMMARY], conversation_ids=conversation_ids)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            participants = await self._participants(caller, tx, scope)
+            participants = await self._search.participants(caller, tx, scope)
         comparisons: list[ComparedQuery] = []
         for text in request.queries:
             rankings: list[list[ComparedHit]] = []
@@ -412,7 +370,7 @@ class RecallService:
                 prepared = await self._prepare(text, request.mode, participants, runtime)
                 question = Question(prepared, participants)
                 async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                    ranking = await self._rank(caller, tx, question, scope, k=request.k)
+                    ranking = await self._search.rank(caller, tx, question, scope, k=request.k)
                 degraded |= dict.fromkeys(ranking.degraded)
                 rankings.append([compared_hit(hit) for hit in ranking.best(request.k)])
             comparisons.append(compare_hits(rankings[0], rankings[1], list(degraded)))
@@ -442,27 +400,13 @@ class RecallService:
         """
         scope = SearchScope(kinds=[EntryKind.FACT], owner=owner, project=project, conversation_ids=conversation_ids)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, question, scope, k=k)
+            ranking = await self._search.rank(caller, tx, question, scope, k=k)
             # a fact may be hidden by a filter of actors
             hits = ranking.best(_FACTS_READ * k if actors is not None else k + _FACTS_SPARE)
-            ids = _of_kind(hits, EntryKind.FACT)
+            ids = of_kind(hits, EntryKind.FACT)
             facts = await self._facts.hydrate(caller, tx, fact_ids=ids, project=project, actors=actors) if ids else {}
         recalled = [(facts[hit.source_id], hit.score) for hit in hits if hit.source_id in facts]
         return recalled[:k], list(ranking.degraded)
-
-    async def _participants(self, caller: Caller, tx: Transaction, scope: SearchScope) -> list[Participant]:
-        participants = await self._reads.participants(
-            caller,
-            tx,
-            conversation_ids=scope.conversation_ids,
-            project=scope.project,
-            owner=scope.owner,
-            limit=_NAMED_CONVERSATIONS if scope.conversation_ids is None else len(scope.conversation_ids),
-            max_people=_NAMED_PEOPLE,
-        )
-        if scope.conversation_ids is not None and set(scope.conversation_ids) - set(participants):
-            raise NotFound("not_found", "There is no such conversation.")
-        return list({person.actor: person for group in participants.values() for person in group}.values())
 
     async def _prepare(
         self,
@@ -486,63 +430,3 @@ class RecallService:
     async def _match_words(self, loaded: LoadedScope, query: PreparedQuery) -> None:
         async with self._searching:
             await self._index.match_words(loaded, query)
-
-    async def _rank(
-        self,
-        caller: Caller,
-        tx: Transaction,
-        question: Question,
-        scope: SearchScope,
-        *,
-        k: int,
-        loaded: LoadedScope | None = None,
-    ) -> Ranking:
-        query = question.query
-        is_calibrated = not question.configuration and (
-            query.vector is None or self._index.runtime(query.space_id).name in CALIBRATED_SPACES
-        )
-        with MeasuredStage(Stage.SEARCH, k=k):
-            return await self._index.search(
-                caller,
-                tx,
-                scope=scope,
-                query=query,
-                min_candidates=k,
-                rank=lambda result: rank(result, question, is_calibrated=is_calibrated),
-                loaded=loaded,
-            )
-
-    async def _read_contents(
-        self, caller: Caller, tx: Transaction, hits: Sequence[SearchHit], *, project: str | None
-    ) -> HitContents:
-        """Read the content of the hits from its owners; facts only if they are known in the project."""
-        turn_ids, fact_ids = _of_kind(hits, EntryKind.TURN), _of_kind(hits, EntryKind.FACT)
-        summary_ids, memory_ids = _of_kind(hits, EntryKind.SUMMARY), _of_kind(hits, EntryKind.MEMORY)
-        turns: Hydrated[Turn] = Hydrated({}, frozenset())
-        if turn_ids:
-            turns = await self._reads.hydrate(caller, tx, turn_ids=turn_ids)
-        summaries, memories, facts = dict[UUID, Summary](), dict[UUID, Memory](), dict[UUID, Fact]()
-        if summary_ids:
-            summaries = await self._reads.summaries(caller, tx, summary_ids=summary_ids)
-        if memory_ids:
-            memories = await self._memories.hydrate(caller, tx, memory_ids=memory_ids)
-        if fact_ids:
-            facts = await self._facts.hydrate(caller, tx, fact_ids=fact_ids, project=project)
-        return HitContents(turns, summaries, memories, facts)
-
-    async def _neighbours(
-        self, caller: Caller, tx: Transaction, hydrated: Hydrated[Turn], reach: int
-    ) -> tuple[dict[str, list[Turn]], bool]:
-        """Return the turns around hits, by conversation, in order of position, and whether some were left out."""
-        around: defaultdict[str, list[Turn]] = defaultdict(list)
-        if not reach or not hydrated.turns:
-            return around, False
-        positions = [(parse_id(turn.conversation_id), turn.position or 0) for turn in hydrated.turns.values()]
-        turns, cut = await self._reads.neighbours(caller, tx, places=positions, reach=reach)
-        for turn in turns:
-            around[turn.conversation_id].append(turn)
-        return around, cut
-
-
-def _of_kind(hits: Sequence[SearchHit], kind: EntryKind) -> list[UUID]:
-    return [hit.source_id for hit in hits if hit.kind is kind]

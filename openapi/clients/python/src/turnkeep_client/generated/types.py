@@ -306,6 +306,8 @@ class ContextRequest(TypedDict):
     recent_turns: NotRequired["int | None"]
     query: NotRequired["str | None"]
     semantic_recall: NotRequired["SemanticRecall | None"]
+    shorten: NotRequired[bool]
+    max_turn_tokens: NotRequired["int | None"]
     include_facts: NotRequired[bool]
     include_memories: NotRequired[bool]
     min_relevance: NotRequired[float]
@@ -672,6 +674,7 @@ class EvaluatedConversationRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
+    content: NotRequired[Literal["passage", "full"]]
     wait_for_vectors_ms: NotRequired[int]
 
 
@@ -690,6 +693,7 @@ class EvaluatedRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
+    content: NotRequired[Literal["passage", "full"]]
     wait_for_vectors_ms: NotRequired[int]
     conversation_ids: NotRequired["list[str] | None"]
     project: NotRequired["str | None"]
@@ -705,6 +709,7 @@ class Explained(TypedDict):
     reason: str
     tokens: int
     score: "float | None"
+    passages: "list[PassageRange]"
 
 
 class Explanation(TypedDict):
@@ -826,6 +831,8 @@ class FactHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1024,6 +1031,14 @@ class HitDate(TypedDict):
     last_day: str
 
 
+class HitPassage(TypedDict):
+    """A further passage of a hit's turn: from `start` to `end` (exclusive) in code points of its plain text."""
+
+    start: int
+    end: int
+    text: str
+
+
 class ImagePart(TypedDict):
     """An image part: an http or data URL, a file id, or Anthropic's `source`."""
 
@@ -1044,6 +1059,7 @@ class Included(TypedDict):
     """The parts that the context shows."""
 
     turn_ids: list[str]
+    passages: "list[PassageRange]"
     summary_ids: list[str]
     fact_ids: list[str]
     memory_ids: list[str]
@@ -1306,6 +1322,8 @@ class MemoryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1809,6 +1827,22 @@ class ParticipantOut(TypedDict):
     role: NotRequired[Literal["tool"]]
 
 
+class PassageBounds(TypedDict):
+    """Where a passage is in the plain text of its turn: from `start` to `end` (exclusive), of `length` code points."""
+
+    start: int
+    end: int
+    length: int
+
+
+class PassageRange(TypedDict):
+    """A run of a turn's plain text: `start` to `end` in code points, `end` excluded."""
+
+    turn_id: str
+    start: int
+    end: int
+
+
 class Passed(TypedDict):
     """The unchanged answer of the model's endpoint."""
 
@@ -2310,7 +2344,7 @@ class Sections(TypedDict):
 class SemanticRecall(TypedDict):
     """How many earlier turns to recall, their lowest similarity (cosine), and the conversations to search."""
 
-    k: NotRequired[int]
+    k: NotRequired["int | None"]
     threshold: NotRequired[float]
     min_relevance: NotRequired[float]
     scope: NotRequired["RecallScope"]
@@ -2467,6 +2501,8 @@ class SummaryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -2728,13 +2764,15 @@ class TurnEventData(TypedDict):
 
 
 class TurnHit(TypedDict):
-    """A recalled turn."""
+    """A recalled turn. The `turn` of a long one has no content, calls and results, unless the request has `full`."""
 
     id: str
     conversation_id: "str | None"
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"

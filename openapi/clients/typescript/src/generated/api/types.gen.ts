@@ -901,13 +901,25 @@ export type ContextRequest = {
     /**
      * Query
      *
-     * The query of the recall; default: the newest user turn.
+     * The query of the recall; default: the newest user turn, or the newest turn before it that says more than `ok` or `thanks`.
      */
     query?: string | null;
     /**
      * Recall earlier turns; default: no recall.
      */
     semantic_recall?: SemanticRecall | null;
+    /**
+     * Shorten
+     *
+     * Show a turn that is too long for its place by its beginning, its end and its passages for the query. `false`: show every turn whole, or leave it out.
+     */
+    shorten?: boolean;
+    /**
+     * Max Turn Tokens
+     *
+     * Shorten turns of the recent window that have more tokens. Left out: a third of the budget, if not all turns fit whole. The newest user turn is shortened only if the context has no room for it.
+     */
+    max_turn_tokens?: number | null;
     /**
      * Include Facts
      */
@@ -2080,6 +2092,10 @@ export type EvaluatedConversationRecall = {
      */
     explain?: boolean;
     /**
+     * Content
+     */
+    content?: 'passage' | 'full';
+    /**
      * Wait For Vectors Ms
      *
      * Longest wait for vectors that are pending.
@@ -2133,6 +2149,10 @@ export type EvaluatedRecall = {
      */
     explain?: boolean;
     /**
+     * Content
+     */
+    content?: 'passage' | 'full';
+    /**
      * Wait For Vectors Ms
      *
      * Longest wait for vectors that are pending.
@@ -2163,6 +2183,8 @@ export type EventType = 'conversation.created' | 'conversation.updated' | 'conve
  * Explained
  *
  * Why a part is in the context, or is not. `tokens` are those of the whole unit: a tool call with its results.
+ *
+ * `passages`: the runs that are shown of a turn that is not shown whole.
  */
 export type Explained = {
     /**
@@ -2189,6 +2211,10 @@ export type Explained = {
      * Score
      */
     score: number | null;
+    /**
+     * Passages
+     */
+    passages: Array<PassageRange>;
 };
 
 /**
@@ -2541,6 +2567,11 @@ export type FactHit = {
      * Text
      */
     text: string;
+    passage: PassageBounds | null;
+    /**
+     * Passages
+     */
+    passages: Array<HitPassage>;
     /**
      * Dates
      */
@@ -3100,6 +3131,26 @@ export type HitDate = {
 };
 
 /**
+ * HitPassage
+ *
+ * A further passage of a hit's turn: from `start` to `end` (exclusive) in code points of its plain text.
+ */
+export type HitPassage = {
+    /**
+     * Start
+     */
+    start: number;
+    /**
+     * End
+     */
+    end: number;
+    /**
+     * Text
+     */
+    text: string;
+};
+
+/**
  * ImagePart
  *
  * An image part: an http or data URL, a file id, or Anthropic's `source`.
@@ -3148,13 +3199,18 @@ export type ImageUrl = {
  *
  * The parts that the context shows.
  *
- * `turn_ids`: the recent turns by position, then the recalled ones, oldest first.
+ * `turn_ids`: the recent turns by position, then the recalled ones, oldest first. `passages`: the runs that are shown
+ * of those turns that are not shown whole.
  */
 export type Included = {
     /**
      * Turn Ids
      */
     turn_ids: Array<string>;
+    /**
+     * Passages
+     */
+    passages: Array<PassageRange>;
     /**
      * Summary Ids
      */
@@ -3943,6 +3999,11 @@ export type MemoryHit = {
      * Text
      */
     text: string;
+    passage: PassageBounds | null;
+    /**
+     * Passages
+     */
+    passages: Array<HitPassage>;
     /**
      * Dates
      */
@@ -5284,6 +5345,46 @@ export type ParticipantOut = {
 };
 
 /**
+ * PassageBounds
+ *
+ * Where a passage is in the plain text of its turn: from `start` to `end` (exclusive), of `length` code points.
+ */
+export type PassageBounds = {
+    /**
+     * Start
+     */
+    start: number;
+    /**
+     * End
+     */
+    end: number;
+    /**
+     * Length
+     */
+    length: number;
+};
+
+/**
+ * PassageRange
+ *
+ * A run of a turn's plain text: `start` to `end` in code points, `end` excluded.
+ */
+export type PassageRange = {
+    /**
+     * Turn Id
+     */
+    turn_id: string;
+    /**
+     * Start
+     */
+    start: number;
+    /**
+     * End
+     */
+    end: number;
+};
+
+/**
  * Passed
  *
  * The unchanged answer of the model's endpoint.
@@ -6287,8 +6388,10 @@ export type Sections = {
 export type SemanticRecall = {
     /**
      * K
+     *
+     * The number of turns to recall; left out: as many as are worth their tokens.
      */
-    k?: number;
+    k?: number | null;
     /**
      * Threshold
      */
@@ -6774,6 +6877,11 @@ export type SummaryHit = {
      * Text
      */
     text: string;
+    passage: PassageBounds | null;
+    /**
+     * Passages
+     */
+    passages: Array<HitPassage>;
     /**
      * Dates
      */
@@ -7467,7 +7575,7 @@ export type TurnEventData = {
 /**
  * TurnHit
  *
- * A recalled turn.
+ * A recalled turn. The `turn` of a long one has no content, calls and results, unless the request has `full`.
  *
  * If the hits before it fill the response, `turn` is null, `text` is empty, and `degraded` has `turns_too_large`: read
  * the turn by its id. A job resolves `dates` a moment after the append.
@@ -7493,6 +7601,11 @@ export type TurnHit = {
      * Text
      */
     text: string;
+    passage: PassageBounds | null;
+    /**
+     * Passages
+     */
+    passages: Array<HitPassage>;
     /**
      * Dates
      */

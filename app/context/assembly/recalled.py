@@ -25,7 +25,7 @@ _SHARE_OF_TURN: Final = 4
 _CUT_TOKENS: Final = 3
 """Tokens of a mark between two passages."""
 _LABEL_TOKENS: Final = 20
-_PRICE: Final = 0.2
+_PRICE: Final = 0.25
 _NO_WORDS: Final = re.compile(r"\W+")
 
 
@@ -126,7 +126,7 @@ class RecalledTurns:
     def _gain(self, part: RecalledTurn) -> float:
         """Return what is expected of a turn for its tokens; its score alone if the number of turns was requested.
 
-        Most of what is expected of a turn is its score: one of four times the tokens needs a third more of it.
+        Most of what is expected of a turn is its score: one of four times the tokens needs half as much more.
         """
         if not self._is_open:
             return part.score

@@ -98,7 +98,7 @@ class SemanticRecall(Strict):
     model_config = ConfigDict(frozen=True)
 
     k: Annotated[StrictInt, Field(ge=1, le=MAX_RECALLED_TURNS)] | None = Field(
-        default=None, description="The number of turns to recall; left out: as many as are worth their tokens."
+        default=None, description="Left out: it follows the budget."
     )
     threshold: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.0
     min_relevance: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.0
@@ -129,27 +129,18 @@ class ContextRequest(Strict):
     )
     query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)] | None = Field(
         default=None,
-        description=(
-            "The query of the recall; default: the newest user turn, or the newest turn before it that says more than"
-            " `ok` or `thanks`."
-        ),
+        description="The query of the recall; default: the newest user turn that says more than `ok`.",
     )
     semantic_recall: SemanticRecall | None = Field(
         default=None, description="Recall earlier turns; default: no recall."
     )
     shorten: StrictBool = Field(
         default=True,
-        description=(
-            "Show a turn that is too long for its place by its beginning, its end and its passages for the query."
-            " `false`: show every turn whole, or leave it out."
-        ),
+        description="Show parts of turns that are too long; `false`: whole or not at all.",
     )
     max_turn_tokens: Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)] | None = Field(
         default=None,
-        description=(
-            "Shorten turns of the recent window that have more tokens. Left out: a third of the budget, if not all"
-            " turns fit whole. The newest user turn is shortened only if the context has no room for it."
-        ),
+        description="Shorten longer recent turns; default: a third of the budget, if not all fit.",
     )
     include_facts: StrictBool = False
     include_memories: StrictBool = False

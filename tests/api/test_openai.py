@@ -344,8 +344,12 @@ async def test_the_context_stays_within_the_budget(ai: openai.AsyncOpenAI, tenan
     await ai.chat.completions.create(model=CHAT_MODEL, messages=[user("and?")], extra_body=more)
     assert 1 < len(fake.chats[-1]["messages"]) < 10
     with pytest.raises(openai.BadRequestError) as refused:
-        await ai.chat.completions.create(model=CHAT_MODEL, messages=[user("word " * 900)], extra_body=more)
+        await ai.chat.completions.create(
+            model=CHAT_MODEL, messages=[{"role": "system", "content": "word " * 900}, user("and?")], extra_body=more
+        )
     assert refused.value.code == "budget_too_small"
+    await ai.chat.completions.create(model=CHAT_MODEL, messages=[user("word " * 900)], extra_body=more)
+    assert "tokens left out …]" in fake.chats[-1]["messages"][-1]["content"]
 
 
 # streamed answers

@@ -309,7 +309,11 @@ class Preparation:
         return (await asyncio.to_thread(work) if len(sent) > _THREAD_MESSAGES else work()), turns
 
     def _wanted(self) -> ContextRequest:
-        return self._request.context.request(token_budget=self._budget(), system=self._messages.system)
+        wanted = self._request.context.request(token_budget=self._budget(), system=self._messages.system)
+        sent = self._request.response_input
+        if sent is not None and not sent.truncates:
+            return wanted.model_copy(update={"shorten": False})
+        return wanted
 
     def _budget(self) -> int:
         """Return the requested budget, else the model's context window minus the longest answer and the tools."""

@@ -25,7 +25,7 @@ _SHARE_OF_TURN: Final = 4
 _CUT_TOKENS: Final = 3
 """Tokens of a mark between two passages."""
 _LABEL_TOKENS: Final = 20
-_PRICE: Final = 0.2
+_PRICE: Final = 0.25
 _NO_WORDS: Final = re.compile(r"\W+")
 
 
@@ -36,7 +36,7 @@ def may_recall(parts: ContextParts, request: ContextRequest) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RecallCandidate:
     """A recalled turn that may be shown. `passages`: those that are not shown yet; `is_cut`: the window has a part."""
 
     part: RecalledTurn
@@ -74,9 +74,9 @@ class RecalledTurns:
         wanted = self._request.semantic_recall
         return len(self._ranked) if wanted is None or wanted.k is None else wanted.k
 
-    def candidates(self, plan: Plan, reasons: Reasons) -> list[Candidate]:
+    def candidates(self, plan: Plan, reasons: Reasons) -> list[RecallCandidate]:
         """Return the recalled turns that may be shown beside the window, the best first."""
-        chosen: dict[str, Candidate] = {}
+        chosen: dict[str, RecallCandidate] = {}
         system_texts = {text_of(turn).strip() for unit in plan.units for turn in unit.turns if turn.role is Role.SYSTEM}
         system_texts.add((self._parts.system or "").strip())
         texts = {self._key(turn) for unit in plan.units for turn in unit.turns} if self._ranked else set[str]()
@@ -100,13 +100,13 @@ class RecalledTurns:
             elif len(chosen) >= self.max_lines:
                 reason = f"the {self.max_lines} best are enough"
             if reason is None:
-                chosen[turn.id] = Candidate(part, passages, is_cut)
+                chosen[turn.id] = RecallCandidate(part, passages, is_cut)
                 texts.add(self._key(turn))
             else:
                 reasons.explain("recalled", turn.id, reason)
         return list(chosen.values())
 
-    def line(self, candidate: Candidate, room: int) -> Line | None:
+    def line(self, candidate: RecallCandidate, room: int) -> Line | None:
         """Return the line of a turn in at most `room` tokens: the whole turn, else passages; None if none fit."""
         if not self._request.shorten:
             return self._whole(candidate.part)
@@ -126,7 +126,7 @@ class RecalledTurns:
     def _gain(self, part: RecalledTurn) -> float:
         """Return what is expected of a turn for its tokens; its score alone if the number of turns was requested.
 
-        Most of what is expected of a turn is its score: one of four times the tokens needs a third more of it.
+        Most of what is expected of a turn is its score: one of four times the tokens needs half as much more.
         """
         if not self._is_open:
             return part.score
@@ -148,7 +148,7 @@ class RecalledTurns:
             line = self._lines[turn.id] = Line([turn.id], text, part.score, self.order(turn))
         return line
 
-    def _excerpt(self, candidate: Candidate, max_tokens: int) -> Line | None:
+    def _excerpt(self, candidate: RecallCandidate, max_tokens: int) -> Line | None:
         turn, conversation = candidate.part.turn, candidate.part.conversation
         text = text_of(turn)
         bare = self._costs.line(recalled_line(turn, conversation, text="[…]")) + 2 * _CUT_TOKENS

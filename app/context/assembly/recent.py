@@ -55,7 +55,7 @@ class RecentTurns:
 
     def is_too_long(self, units: Iterable[Unit]) -> bool:
         """Return whether a text of some units alone is longer than the whole context may be."""
-        turns = (turn for unit in units for turn in unit.turns)
+        turns = (turn for unit in units for turn in self._cuttable(unit))
         return any(size > self._limit for turn in turns for size in sizes(turn, self._limit, self._count))
 
     def shorten_window(self, required: int, *, exempt: set[str]) -> bool:
@@ -63,7 +63,7 @@ class RecentTurns:
         first = max(0, len(self.units) - required)
         limits: dict[str, int] = {}
         for unit in self.units:
-            turns = [self._turns[turn.id] for turn in unit.turns if turn.id not in exempt and turn.id not in self.cuts]
+            turns = [turn for turn in self._cuttable(unit) if turn.id not in exempt and turn.id not in self.cuts]
             limits |= self._limits(turns)
         newest = {turn.id for unit in self.units[first:] for turn in unit.turns}
         return self._cut(limits, newest)
@@ -72,8 +72,8 @@ class RecentTurns:
         """Cut the newest units until they fit, the newest user turn last. `excess`: the tokens that do not fit."""
         self.restore()
         units = self.units[len(self.units) - required :]
-        newest = {turn.id for unit in units for turn in unit.turns}
-        turns = [self._turns[turn_id] for turn_id in self._turns if turn_id in newest]
+        turns = [turn for unit in units for turn in self._cuttable(unit)]
+        newest = {turn.id for turn in turns}
         users = self.newest_user_turns()
         others = [turn for turn in turns if turn.id not in users]
         if others and not self.is_too_long([unit for unit in units if unit.turns[0].id in users]):
@@ -95,12 +95,18 @@ class RecentTurns:
 
     def shorten_newest_most(self, required: int) -> None:
         """Leave no more of the newest units than marks."""
-        newest = {turn.id for unit in self.units[len(self.units) - required :] for turn in unit.turns}
+        units = self.units[len(self.units) - required :]
+        newest = {turn.id for unit in units for turn in self._cuttable(unit)}
         self._cut(dict.fromkeys(newest, 0), set())
 
     def restore(self) -> None:
         """Return to the turns as they were given."""
         self._show({})
+
+    def _cuttable(self, unit: Unit) -> list[CanonicalTurn]:
+        """Return the turns of a unit as they were given, without those of the system: instructions are never cut."""
+        turns = [self._turns[turn.id] for turn in unit.turns]
+        return [turn for turn in turns if turn.role is not Role.SYSTEM]
 
     def _limits(self, turns: Sequence[CanonicalTurn]) -> dict[str, int]:
         """Return the limits of the texts of those turns of one unit that are too long."""

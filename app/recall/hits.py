@@ -22,7 +22,8 @@ _REASONS = {
     "answer": "it answers a question that matches",
     "speaker": "the query is about this speaker",
     "assistant": "said by the assistant, which counts less",
-    "asks": "it is a question, which counts less",
+    "asks": "it restates the query without an answer",
+    "instructs": "it instructs the assistant how to answer",
     "wanted": "it has the kind of word that is asked for",
 }
 _NOTABLE = 0.01
@@ -87,6 +88,8 @@ def to_hit(
         "score": round(hit.score, 6),
         "relevance": rounded(hit.relevance),
         "text": _text(turn, summary, memory, fact),
+        "count": hit.count,
+        "said_at": list(hit.said_at),
         "dates": [] if turn is None or hit.dates is None else _DATES.validate_json(hit.dates),
         "turn": turn,
         "fact": fact,

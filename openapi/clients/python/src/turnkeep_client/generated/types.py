@@ -821,6 +821,8 @@ class FactHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    count: int
+    said_at: list[str]
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1301,6 +1303,8 @@ class MemoryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    count: int
+    said_at: list[str]
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -2050,6 +2054,7 @@ class RankingConfiguration(TypedDict):
     speaker: NotRequired["float | None"]
     assistant: NotRequired["float | None"]
     asks: NotRequired["float | None"]
+    instructs: NotRequired["float | None"]
     first_person: NotRequired["float | None"]
     quantity: NotRequired["float | None"]
     wanted: NotRequired["float | None"]
@@ -2272,6 +2277,7 @@ class ScoreTerms(TypedDict):
     speaker: float
     assistant: float
     asks: float
+    instructs: float
     first_person: float
     quantity: float
     wanted: float
@@ -2462,6 +2468,8 @@ class SummaryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    count: int
+    said_at: list[str]
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -2730,6 +2738,8 @@ class TurnHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    count: int
+    said_at: list[str]
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"

@@ -2512,6 +2512,14 @@ export type FactHit = {
      */
     text: string;
     /**
+     * Count
+     */
+    count: number;
+    /**
+     * Said At
+     */
+    said_at: Array<string>;
+    /**
      * Dates
      */
     dates: Array<HitDate>;
@@ -3913,6 +3921,14 @@ export type MemoryHit = {
      * Text
      */
     text: string;
+    /**
+     * Count
+     */
+    count: number;
+    /**
+     * Said At
+     */
+    said_at: Array<string>;
     /**
      * Dates
      */
@@ -5485,6 +5501,10 @@ export type RankingConfiguration = {
      */
     asks?: number | null;
     /**
+     * Instructs
+     */
+    instructs?: number | null;
+    /**
      * First Person
      */
     first_person?: number | null;
@@ -6143,8 +6163,8 @@ export type Scope = 'read' | 'write' | 'admin' | 'operator';
  * The match of the text: `meaning` (cosine), `words` (BM25), `share` (the share of the query's words, rare ones count
  * more), less their `overlap`. The matches around it: `session` (the best of the session), `neighbour` (the best
  * within two turns), `answer` (the question that it answers). Properties: `speaker` (the query means this speaker),
- * `assistant` (said by the assistant), `asks` (a question), `first_person`, `quantity` (a number or a time), `wanted`
- * (the kind of word that the query asks for).
+ * `assistant` (said by the assistant), `asks` (it restates the query without an answer), `instructs` (a standing
+ * instruction), `first_person`, `quantity` (a number or a time), `wanted` (the kind of word that the query asks for).
  */
 export type ScoreTerms = {
     /**
@@ -6187,6 +6207,10 @@ export type ScoreTerms = {
      * Asks
      */
     asks: number;
+    /**
+     * Instructs
+     */
+    instructs: number;
     /**
      * First Person
      */
@@ -6744,6 +6768,14 @@ export type SummaryHit = {
      * Text
      */
     text: string;
+    /**
+     * Count
+     */
+    count: number;
+    /**
+     * Said At
+     */
+    said_at: Array<string>;
     /**
      * Dates
      */
@@ -7463,6 +7495,14 @@ export type TurnHit = {
      * Text
      */
     text: string;
+    /**
+     * Count
+     */
+    count: number;
+    /**
+     * Said At
+     */
+    said_at: Array<string>;
     /**
      * Dates
      */

@@ -1,5 +1,8 @@
 """Conversations of the LoCoMo shape: sessions of dated turns between two people, and questions with their evidence.
 
+Chats of a person with an assistant are read, too: a list of `{id, turns, questions}`, whose turns have `id`, `session`,
+`date`, `role` and `text`, and whose questions name the turns that answer them by these ids.
+
 The file is read where the caller has it; it is CC BY-NC, so none of it is ever part of this project or of a report.
 What is done to it, as its own evaluation does: a picture's caption is appended to the turn that shares it; evidence ids
 are repaired ("D8:6; D9:17" are two, "D:11:26" and "D30:05" are D11:26 and D30:5) and dropped where no turn has them.
@@ -7,6 +10,7 @@ A session has one time for all of its turns, so these are spaced by 30 s from th
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,13 +18,21 @@ from typing import Final
 
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
-CATEGORIES: Final = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+CATEGORIES: Final[Mapping[int | str, str]] = {
+    1: "multi-hop",
+    2: "temporal",
+    3: "open-domain",
+    4: "single-hop",
+    5: "adversarial",
+}
 ADVERSARIAL: Final = 5
 TURN_SPACING: Final = timedelta(seconds=30)
 
 _SESSION: Final = re.compile(r"session_(\d+)")
 _EVIDENCE: Final = re.compile(r"D:?(\d+):(\d+)")
 _WHEN: Final = "%I:%M %p on %d %B, %Y"
+_DAY: Final = "%B-%d-%Y"
+ASSISTANT: Final = "assistant"
 
 
 class _RawTurn(BaseModel):
@@ -43,18 +55,40 @@ class _RawDialogue(BaseModel):
     qa: list[_RawQuestion]
 
 
-_FILE = TypeAdapter(list[_RawDialogue])
+class _ChatTurn(BaseModel):
+    id: int
+    session: int
+    date: str
+    role: str
+    text: str
+
+
+class _ChatQuestion(BaseModel):
+    question: str
+    category: str
+    evidence: list[int]
+
+
+class _RawChat(BaseModel):
+    id: str
+    turns: list[_ChatTurn]
+    questions: list[_ChatQuestion]
+
+
+_FILE = TypeAdapter(list[_RawDialogue] | list[_RawChat])
 _TURNS = TypeAdapter(list[_RawTurn])
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenTurn:
-    """One turn; `key` is the dataset's id, by which evidence names it."""
+    """One turn; `key` is the dataset's id, by which evidence names it. `role`: `user` between people."""
 
     key: str
     actor: str
     text: str
     occurred_at: datetime
+    session: int
+    role: str = "user"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +99,7 @@ class Question:
     """
 
     text: str
-    category: int
+    category: int | str
     evidence: tuple[str, ...]
     answer: str | None = None
 
@@ -82,7 +116,24 @@ class Dialogue:
 
 def read_dialogues(path: Path) -> list[Dialogue]:
     """Read a file. Raises pydantic's ValidationError when it has another shape, ValueError on a date it cannot read."""
-    return [_dialogue(raw) for raw in _FILE.validate_json(path.read_bytes())]
+    return [
+        _chat(raw) if isinstance(raw, _RawChat) else _dialogue(raw) for raw in _FILE.validate_json(path.read_bytes())
+    ]
+
+
+def _chat(raw: _RawChat) -> Dialogue:
+    started: dict[int, int] = {}
+    turns: list[SpokenTurn] = []
+    for place, turn in enumerate(raw.turns):
+        day = datetime.strptime(turn.date, _DAY).replace(tzinfo=UTC)
+        when = day + (place - started.setdefault(turn.session, place)) * TURN_SPACING
+        turns.append(SpokenTurn(f"D{turn.session}:{turn.id}", turn.role, turn.text, when, turn.session, turn.role))
+    keys = {turn.id: said.key for turn, said in zip(raw.turns, turns, strict=True)}
+    questions = [
+        Question(asked.question, asked.category, tuple(dict.fromkeys(keys[at] for at in asked.evidence if at in keys)))
+        for asked in raw.questions
+    ]
+    return Dialogue(raw.id, ("user", ASSISTANT), turns, questions)
 
 
 def _dialogue(raw: _RawDialogue) -> Dialogue:
@@ -109,7 +160,7 @@ def _session(conversation: dict[str, JsonValue], number: int) -> list[SpokenTurn
     when = str(conversation[f"session_{number}_date_time"])
     start = datetime.strptime(when, _WHEN).replace(tzinfo=UTC)
     return [
-        SpokenTurn(turn.dia_id, turn.speaker, _text(turn), start + index * TURN_SPACING)
+        SpokenTurn(turn.dia_id, turn.speaker, _text(turn), start + index * TURN_SPACING, number)
         for index, turn in enumerate(spoken)
     ]
 

@@ -22,19 +22,21 @@ from typing import Annotated, Final, TypeAlias
 
 import numpy as np
 import typer
-from locomo import CATEGORIES, Dialogue, Question, read_dialogues
+from locomo import ASSISTANT, CATEGORIES, Dialogue, Question, SpokenTurn, read_dialogues
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from app.conversations.schemas.participants import Participant
-from app.index.analyser.analyser import Analyser
-from app.index.analyser.cues import question_cues, read_cues
+from app.index.analyser.analyser import Analyser, actor_heading
+from app.index.analyser.cues import question_cues, read_cues, without_requests
+from app.index.analyser.date_words import date_heading
+from app.index.analyser.languages import DEFAULT
 from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
-from app.index.schemas import BM25_B, BM25_K1, Mode
+from app.index.schemas import BM25_B, BM25_K1, HEADING_WORDS, Mode
 from app.providers.local.embedder import LOCAL_MODELS
-from app.recall.ranking import read_intent, remove_names
+from app.recall.ranking import name_texts, read_intent, remove_names
 from app.recall.schemas import RELEVANCE_FLOOR
 from app.recall.scoring import EntryFeatures, RankingWeights, Scores, score
 
@@ -45,7 +47,7 @@ HITS: Final = 25
 SMALL_SCOPES: Final = (1, 4, 20, 100)
 FOREIGN_QUESTIONS: Final = 200
 """Asked of each dialogue."""
-CURVE: Final = frozenset({"per_piece", "half_words", "slope", "centre"})
+CURVE: Final = frozenset({"per_piece", "half_words", "slope", "centre", "rivals", "gap"})
 """Weights that are no term of the score."""
 SPEED_ENTRIES: Final = (600, 6_000, 60_000)
 
@@ -84,8 +86,13 @@ class AskedQuestion:
 
     text: str
     vector: Floats
-    category: int
+    category: int | str
     evidence: frozenset[int]
+
+
+def heading(turn: SpokenTurn) -> str:
+    """Return the words before a turn's text in the index."""
+    return actor_heading(turn.actor, date_heading(turn.occurred_at.date(), DEFAULT))
 
 
 class IndexedDialogue:
@@ -95,24 +102,22 @@ class IndexedDialogue:
         analyser = Analyser()
         self.dialogue = dialogue
         self.people = [Participant(actor=actor) for actor in dialogue.speakers]
-        self.names = {lexeme for actor in dialogue.speakers for lexeme in analyser.lexemes(actor)}
+        self.names = {lexeme for name in name_texts(self.people) for lexeme in analyser.lexemes(name)}
         turns = dialogue.turns
         pieces = [embedder.split(turn.text) for turn in turns]
         self.pieces = np.array([len(some) for some in pieces], dtype=np.int32)
         self.first_piece = np.concatenate(([0], np.cumsum(self.pieces)[:-1]))
         self.vectors = embedder.embed([piece for some in pieces for piece in some])
-        counts = [
-            Counter(analyser.lexemes(f"{t.actor} {t.occurred_at.day} {t.occurred_at:%B %Y}\n{t.text}")) for t in turns
-        ]
+        counts = [Counter(analyser.lexemes(f"{heading(turn)}\n{turn.text}")) for turn in turns]
         self.lengths = np.array([count.total() for count in counts], dtype=np.float32)
         postings: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for index, count in enumerate(counts):
             for lexeme, times in count.items():
                 postings[lexeme].append((index, times))
         self.postings = {lexeme: np.array(places) for lexeme, places in postings.items()}
-        # a key is D<session>:<turn>
-        self.group = np.array([int(turn.key[1:].partition(":")[0]) for turn in turns], dtype=np.int32)
+        self.group = np.array([turn.session for turn in turns], dtype=np.int32)
         self.speaker = np.array([dialogue.speakers.index(turn.actor) for turn in turns], dtype=np.int32)
+        self.is_assistant = np.array([turn.role == ASSISTANT for turn in turns], dtype=np.bool_)
         self.cues = np.array([read_cues(turn.text) for turn in turns], dtype=np.uint8)
 
     def prepare(self, questions: Sequence[Question], embedder: Embedder) -> list[AskedQuestion]:
@@ -133,10 +138,10 @@ class Scope:
     start: int
     stop: int
 
-    def match_words(self, text: str, weigh: WordWeights) -> tuple[Floats, Floats]:
-        """Return the BM25 of each turn, and its share of the question's word weights."""
+    def match_words(self, text: str, weigh: WordWeights) -> tuple[Floats, Floats, Floats]:
+        """Return the BM25 of each turn, its share of the question's word weights, and the question's of its words."""
         size = self.stop - self.start
-        lexemes = Analyser().query(text)
+        lexemes = Analyser().query(without_requests(text)) or Analyser().query(text)
         empty = np.empty((0, 2), dtype=np.int64)
         found = [self.indexed.postings.get(lexeme, empty) for lexeme in lexemes]
         found = [places[(places[:, 0] >= self.start) & (places[:, 0] < self.stop)] for places in found]
@@ -144,38 +149,46 @@ class Scope:
         weights = weigh.weights(plain_words(lexemes, self.indexed.names), frequencies, entries=size)
         lengths = self.indexed.lengths[self.start : self.stop]
         norm = BM25_K1 * (1 - BM25_B + BM25_B * lengths / max(float(lengths.mean()), 1.0))
-        bm25, share = np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.float32)
+        bm25, share, echo = (np.zeros(size, dtype=np.float32) for _ in range(3))
         for weight, places in zip(weights, found, strict=True):
             at, times = places[:, 0] - self.start, places[:, 1]
             bm25[at] += weight * (BM25_K1 + 1) * times / (times + norm[at])
             share[at] += weight
-        return bm25, share / np.float32(sum(weights) or 1.0)
+            echo[at] += times
+        echo = np.minimum(echo / np.maximum(lengths - HEADING_WORDS, 1), np.float32(1))
+        return bm25, share / np.float32(sum(weights) or 1.0), echo
 
     def features(self, question: AskedQuestion, mode: Mode, weigh: WordWeights) -> EntryFeatures:
         """Return the features of every turn in the scope."""
         size, part = self.stop - self.start, slice(self.start, self.stop)
         indexed = self.indexed
-        bm25, share = self.match_words(question.text, weigh)
+        bm25, share, echo = self.match_words(question.text, weigh)
         if mode is Mode.VECTOR:
-            bm25, share = np.zeros_like(bm25), np.zeros_like(share)
+            bm25, share, echo = np.zeros_like(bm25), np.zeros_like(share), np.zeros_like(echo)
         cosine = np.maximum.reduceat(indexed.vectors @ question.vector, indexed.first_piece)[part]
         intent = read_intent(question.text, indexed.people)
-        meant = -1 if intent.actor is None else indexed.dialogue.speakers.index(intent.actor)
+        is_meant = np.zeros(size, dtype=np.bool_)
+        if intent.actor is not None:
+            is_meant = indexed.speaker[part] == indexed.dialogue.speakers.index(intent.actor)
+        elif intent.role is not None:
+            is_meant = indexed.is_assistant[part] == (intent.role == ASSISTANT)
         turns, others = np.ones(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
         return EntryFeatures(
             cosine=cosine if mode is not Mode.TEXT else np.full(size, np.nan, dtype=np.float32),
             pieces=indexed.pieces[part],
             bm25=bm25,
             word_share=share,
+            echo=echo,
             group=indexed.group[part],
             conversation=np.zeros(size, dtype=np.int32),
             position=np.arange(size, dtype=np.int64),
             speaker=indexed.speaker[part],
-            is_meant=indexed.speaker[part] == meant,
-            is_assistant=others,
+            is_meant=is_meant,
+            is_assistant=indexed.is_assistant[part],
             is_turn=turns,
             is_statement=others,
             cues=indexed.cues[part],
+            is_query=others,
             by_place=np.arange(size, dtype=np.int64),
         )
 
@@ -187,7 +200,7 @@ class Case:
     features: EntryFeatures
     question_cues: int
     mode: Mode
-    category: int
+    category: int | str
     evidence: frozenset[int]
 
     def score(self, weights: RankingWeights) -> Scores:
@@ -222,7 +235,7 @@ class Figures:
         """Count one question."""
         order = np.argsort(-scores.total, kind="stable")[: max(HITS, *CUTS)].tolist()
         shares = [len(case.evidence.intersection(order[:cut])) / len(case.evidence) for cut in CUTS]
-        for name in (CATEGORIES[case.category], "all"):
+        for name in (CATEGORIES.get(case.category, str(case.category)), "all"):
             self.recall[name].append(shares)
         self.best.append(float(scores.relevance.max()))
         self.hits += [(float(scores.relevance[index]), index in case.evidence) for index in order[:HITS]]
@@ -390,6 +403,7 @@ def random_features(size: int) -> EntryFeatures:
         pieces=np.ones(size, dtype=np.int32),
         bm25=10 * words,
         word_share=words,
+        echo=words,
         group=(places // 25).astype(np.int32),
         conversation=(places // 500).astype(np.int32),
         position=places % 500,
@@ -399,6 +413,7 @@ def random_features(size: int) -> EntryFeatures:
         is_turn=places >= 0,
         is_statement=places < 0,
         cues=chance.integers(0, 32, size).astype(np.uint8),
+        is_query=places < 0,
         by_place=places,
     )
 

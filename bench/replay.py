@@ -55,6 +55,7 @@ _MARGIN: Final = 1.35
 """The service's factor on counts for these."""
 SYSTEM: Final = "You are a helpful assistant who remembers what was said."
 UNPROCESSABLE: Final = 422
+VECTORS_S: Final = 900.0
 
 
 class _Identified(BaseModel):
@@ -153,7 +154,7 @@ async def create(client: Client, dialogue: Dialogue, external_id: str) -> str:
 async def append(client: Client, conversation_id: str, turns: Sequence[SpokenTurn]) -> Answer:
     """Append turns in one call."""
     sent: list[JsonValue] = [
-        {"role": "user", "actor": turn.actor, "content": turn.text, "occurred_at": turn.occurred_at.isoformat()}
+        {"role": turn.role, "actor": turn.actor, "content": turn.text, "occurred_at": turn.occurred_at.isoformat()}
         for turn in turns
     ]
     return await client.demand("append", f"/v1/conversations/{conversation_id}/turns", {"turns": sent})
@@ -207,6 +208,20 @@ async def load(run: Run, dialogues: Sequence[Dialogue], concurrency: int) -> lis
     loaded = await asyncio.gather(*(load_one(run, dialogue, gate) for dialogue in dialogues))
     run.turns_per_s = sum(len(dialogue.turns) for dialogue in dialogues) / (time.perf_counter() - started)
     return loaded
+
+
+async def wait_for_vectors(run: Run, loaded: Sequence[Loaded]) -> None:
+    """Wait until jobs have made the vectors of all turns: what is asked before is compared by words only."""
+    body: dict[str, JsonValue] = {"query": "vectors", "k": 1}
+    deadline = time.perf_counter() + VECTORS_S
+    async with run.client() as client:
+        for dialogue in loaded:
+            path = f"/v1/conversations/{dialogue.conversation_id}/recall"
+            while time.perf_counter() < deadline:
+                answer = await client.demand("recall", path, body)
+                if "vectors_pending" not in _Hits.model_validate_json(answer.body).degraded:
+                    break
+                await asyncio.sleep(1)
 
 
 async def ask(run: Run, client: Client, loaded: Loaded, question: Question) -> None:
@@ -362,6 +377,7 @@ async def replay(run: Run, options: Options, console: Console) -> bool:
     """Do it all; says whether everything was as promised."""
     with run.progress:
         loaded = await load(run, options.dialogues, options.concurrency)
+        await wait_for_vectors(run, loaded)
         await ask_all(run, loaded, options.concurrency)
         if options.contexts >= 0:
             await build_all(run, loaded, options.concurrency, options.contexts)

@@ -363,6 +363,7 @@ create table index_entries (
     terms bytea not null,
     cues smallint not null,
     language text not null,
+    text_hash bigint not null default 0,
     changed xid8 not null default pg_current_xact_id(),
     hidden boolean not null default false,
     source_id uuid,

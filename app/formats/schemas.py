@@ -26,6 +26,10 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
+ROLE_NAMES: Final = frozenset(role.value for role in Role)
+"""The names of actors that have none of their own."""
+
+
 class Kind(StrEnum):
     """The kind of a turn; `compaction` turns are never rendered."""
 

@@ -27,6 +27,8 @@ Its subjects: the space id as a UUID, and the entry to continue after, if any.
 """
 BM25_K1: Final = 1.2
 BM25_B: Final = 0.75
+HEADING_WORDS: Final = 3
+"""Words of an entry that are not of its text: its date."""
 
 
 class EntryKind(StrEnum):
@@ -63,7 +65,8 @@ class IndexDocument:
 class TextAnalysis:
     """An analysed text: a tsvector literal, its length in lexemes, its cues (bits of `Cue`) and its packed terms.
 
-    `language` is the one it was analysed in. `is_detected`: the text shows it; otherwise it is assumed.
+    `language` is the one it was analysed in. `text_hash`: that of `hash_text`. `is_detected`: the text shows it;
+    otherwise it is assumed.
     """
 
     tsvector: str
@@ -71,6 +74,7 @@ class TextAnalysis:
     cues: int
     terms: bytes
     language: str
+    text_hash: int
     is_detected: bool
 
 
@@ -147,8 +151,9 @@ class SearchHit:
     """A found entry. `cosine` is None without a vector, `bm25` is 0 if no word matches.
 
     `source_id` is the id of the object of this kind. `dates`: the resolved relative dates, as JSON text. A ranking sets
-    the rest: `relevance` is None in an embedding space that is not calibrated; `terms` are the parts of the score,
-    empty if they were not asked for. `reranked` is what a reranker says of the hit, None if it was not asked.
+    the rest: `count` entries in scope have equal texts, `said_at` are the newest of their times; `relevance` is None in
+    an embedding space that is not calibrated; `terms` are the parts of the score, empty if they were not asked for.
+    `reranked` is what a reranker says of the hit, None if it was not asked.
     """
 
     source_id: UUID
@@ -157,6 +162,8 @@ class SearchHit:
     cosine: float | None
     bm25: float
     dates: str | None = None
+    count: int = 1
+    said_at: Sequence[datetime] = ()
     score: float = 0.0
     relevance: float | None = None
     terms: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -229,17 +236,19 @@ class SearchResult:
     """How well the entries in scope match a query: arrays of one element per entry.
 
     `cosine` is that of the best of an entry's `pieces`, NaN without a vector. `word_share` is the share of the query's
-    word weights that an entry has. `group` (conversation and session), `conversation`, `actor` and `role` are codes, -1
-    for none; `kind` is the place of the kind in `EntryKind`. `position` is -1 for none, `occurred_at` in microseconds.
-    `by_place` is the order by conversation and position. `size` is the number of entries in scope: more than the arrays
-    have if it was searched by indexes. `vectors_pending`: an entry in scope can be found by words only. `language` is
-    the one in which the query was read.
+    word weights that an entry has, `echo` the share of the entry's words that the query has. `group` (conversation and
+    session), `conversation`, `actor` and `role` are codes, -1 for none; `kind` is the place of the kind in `EntryKind`.
+    `position` is -1 for none, `text_hash` 0 for none, `occurred_at` in microseconds since 2000. `by_place` is the order
+    by conversation and position. `size` is the number of entries in scope: more than the arrays have if it was searched
+    by indexes. `vectors_pending`: an entry in scope can be found by words only. `language` is the one in which the
+    query was read.
     """
 
     cosine: NDArray[np.float32]
     pieces: NDArray[np.int32]
     bm25: NDArray[np.float32]
     word_share: NDArray[np.float32]
+    echo: NDArray[np.float32]
     group: NDArray[np.int32]
     conversation: NDArray[np.int32]
     position: NDArray[np.int64]
@@ -247,6 +256,7 @@ class SearchResult:
     role: NDArray[np.int32]
     kind: NDArray[np.uint8]
     cues: NDArray[np.uint8]
+    text_hash: NDArray[np.int64]
     occurred_at: NDArray[np.int64]
     by_place: PlaceOrder
     size: int

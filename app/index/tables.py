@@ -82,6 +82,8 @@ index_entries = Table(
     Column("terms", LargeBinary, nullable=False),
     Column("cues", SmallInteger, nullable=False),
     Column("language", Text, nullable=False),
+    # equal for equal texts; 0 for none
+    Column("text_hash", BigInteger, nullable=False, server_default=text("0")),
     # not live because its conversation is in the trash; live again when that is restored
     Column("hidden", Boolean, nullable=False, server_default=text("false")),
     # the last transaction that changed the entry or its vectors; a trigger sets it in updates

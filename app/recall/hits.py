@@ -33,7 +33,8 @@ _REASONS = {
     "answer": "it answers a question that matches",
     "speaker": "the query is about this speaker",
     "assistant": "said by the assistant, which counts less",
-    "asks": "it is a question, which counts less",
+    "asks": "it restates the query without an answer",
+    "instructs": "it instructs the assistant how to answer",
     "wanted": "it has the kind of word that is asked for",
 }
 _NOTABLE = 0.01
@@ -129,6 +130,8 @@ def to_hit(hit: SearchHit, contents: HitContents, around: Mapping[str, Sequence[
         "score": round(hit.score, 6),
         "relevance": rounded(hit.relevance),
         **_passage_members(text, dates, best),
+        "count": hit.count,
+        "said_at": list(hit.said_at),
         "turn": None if turn is None else form.shown(turn),
         "fact": fact,
         "summary": summary,

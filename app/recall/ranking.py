@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.conversations.schemas.participants import Participant
-from app.formats.schemas import Role
-from app.index.analyser.cues import asks_what_was_said, is_about_oneself, question_cues
+from app.formats.schemas import ROLE_NAMES, Role
+from app.index.analyser.cues import Cue, asks_what_was_said, is_about_oneself, question_cues, read_cues
+from app.index.analyser.terms import hash_text
 from app.index.analyser.words import words
 from app.index.schemas import EntryKind, SearchHit, SearchResult
 from app.index.service import PreparedQuery
+from app.recall.equal_hits import copies_of, equality_keys, first_of_each, time_of
 from app.recall.scoring import (
     DEFAULT_WEIGHTS,
     EntryFeatures,
@@ -30,12 +32,15 @@ from app.recall.scoring import (
 
 # bounds the work per name, since there may be thousands of names
 _FIRST_CHARACTERS = 64
-_ROLE_NAMES = frozenset(role.value for role in Role)
 
 
 _KINDS: Final = tuple(EntryKind)
 _SCORE_DIGITS: Final = 6
 _BLOCK: Final = 256
+_MORE: Final = 4
+"""Times as many hits are compared if too many of the first ones are equal."""
+_MAX_TIMES: Final = 50
+"""Times of equal hits that are returned, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +80,34 @@ class Ranking:
     is_calibrated: bool
     degraded: Sequence[str]
 
-    def best(self, k: int, *, without: Collection[int] = ()) -> list[SearchHit]:
-        """Return the best `k` hits except some elements, best first. The newer one, then the lower id, wins a tie."""
+    def best(self, k: int, *, without: Collection[int] = (), distinct: bool = True) -> list[SearchHit]:
+        """Return the best `k` hits except some elements, best first. The newer one, then the lower id, wins a tie.
+
+        `distinct`: of equal texts, return only the best one, with the times of all.
+        """
         hits = self.hits
         if without:
             is_wanted = np.ones(len(self.scores.total), dtype=np.bool_)
             is_wanted[list(without)] = False
             hits = hits[is_wanted[hits]]
+        limit = k
+        elements = self._first(hits, limit)
+        while distinct:
+            firsts = first_of_each(equality_keys(self.result, elements))
+            if len(firsts) >= k or limit >= len(hits):
+                elements = elements[firsts[:k]]
+                break
+            limit *= _MORE
+            elements = self._first(hits, limit)
+        chosen: list[int] = elements.tolist()
+        copies = copies_of(self.result, elements, without=without) if distinct else {}
+        return [
+            self._score(entry, at, copies.get(at, ()))
+            for entry, at in zip(self.result.entries(chosen), chosen, strict=True)
+        ]
+
+    def _first(self, hits: NDArray[np.intp], k: int) -> NDArray[np.intp]:
+        """Return the best `k` of some hits, best first."""
         if len(hits) > k:
             # those that may have the same score as the last one when they are rounded
             scores = self.scores.total[hits]
@@ -97,8 +123,7 @@ class Ranking:
         elements = hits[order].tolist()
         ids = self.result.source_ids(elements)
         best = sorted(zip((-total[order]).tolist(), (-times[order]).tolist(), ids, elements, strict=True))
-        chosen = [at for *_, at in best[:k]]
-        return list(map(self._score, self.result.entries(chosen), chosen))
+        return np.array([at for *_, at in best[:k]], dtype=np.intp)
 
     def scores_of(self, elements: Mapping[UUID, int]) -> dict[UUID, float]:
         """Return the scores of those of some objects of one kind, given with their elements, that are hits."""
@@ -108,10 +133,12 @@ class Ranking:
         scores = zip(elements, is_hit[wanted].tolist(), self.scores.total[wanted].tolist(), strict=True)
         return {source_id: total for source_id, is_wanted, total in scores if is_wanted}
 
-    def _score(self, entry: SearchHit, at: int) -> SearchHit:
+    def _score(self, entry: SearchHit, at: int, copies: Sequence[int]) -> SearchHit:
         scores = self.scores
         return replace(
             entry,
+            count=max(len(copies), 1),
+            said_at=[time_of(self.result.occurred_at[copy]) for copy in copies[:_MAX_TIMES]],
             score=float(scores.total[at]),
             relevance=float(scores.relevance[at]) if self.is_calibrated else None,
             terms={name: float(values[at]) for name, values in scores.terms.items()},
@@ -132,7 +159,7 @@ def name_words(participant: Participant) -> set[str]:
     """Return the single words that mean this participant in a query: the first word of each of its names."""
     spellings = [participant.actor, participant.name, *participant.aliases]
     first = {parts[0] for spelling in spellings if spelling and (parts := words(spelling[:_FIRST_CHARACTERS]))}
-    return {name for name in first if len(name) > 1 and name not in _ROLE_NAMES}
+    return {name for name in first if len(name) > 1 and name not in ROLE_NAMES}
 
 
 def name_texts(participants: Iterable[Participant]) -> list[str]:
@@ -172,7 +199,7 @@ def read_intent(query: str, participants: Sequence[Participant], language: str =
         return SpeakerIntent(actor=named[0])
     if named:
         return SpeakerIntent()
-    if asks_what_was_said(query, asked, language):
+    if asks_what_was_said(query, language):
         return SpeakerIntent(role=Role.ASSISTANT)
     return SpeakerIntent(role=Role.USER) if is_about_oneself(query, asked, language) else SpeakerIntent()
 
@@ -186,7 +213,7 @@ def rank(result: SearchResult, question: Question, *, is_calibrated: bool) -> Ra
     query = question.query
     by_vector = query.vector is not None
     scores = score(
-        _features(result, read_intent(query.text, question.participants, result.language)),
+        _features(result, query.text, read_intent(query.text, question.participants, result.language)),
         question_cues=question_cues(query.text, result.language),
         by_vector=by_vector,
         by_words=bool(result.lexemes),
@@ -206,7 +233,7 @@ def rank(result: SearchResult, question: Question, *, is_calibrated: bool) -> Ra
     return Ranking(result, scores, np.flatnonzero(is_hit), is_calibrated, degraded)
 
 
-def _features(result: SearchResult, intent: SpeakerIntent) -> EntryFeatures:
+def _features(result: SearchResult, query: str, intent: SpeakerIntent) -> EntryFeatures:
     kind = result.kind
     assistant = result.role_code(Role.ASSISTANT.value)
     features = EntryFeatures(
@@ -214,6 +241,7 @@ def _features(result: SearchResult, intent: SpeakerIntent) -> EntryFeatures:
         pieces=result.pieces,
         bm25=result.bm25,
         word_share=result.word_share,
+        echo=result.echo,
         group=result.group,
         conversation=result.conversation,
         position=result.position,
@@ -223,11 +251,20 @@ def _features(result: SearchResult, intent: SpeakerIntent) -> EntryFeatures:
         is_turn=kind == _KINDS.index(EntryKind.TURN),
         is_statement=(kind == _KINDS.index(EntryKind.FACT)) | (kind == _KINDS.index(EntryKind.MEMORY)),
         cues=result.cues,
+        is_query=_is_query(result, query),
         by_place=result.by_place.rows,
+        text_hash=result.text_hash,
     )
     if not result.by_place.derived:
         result.by_place.derived = read_surroundings(features)
     return replace(features, around=Surroundings(*result.by_place.derived))
+
+
+def _is_query(result: SearchResult, query: str) -> NDArray[np.bool_]:
+    """Return which entries have the text of a query that is a question: they do not answer it."""
+    asks = read_cues(query, result.language) & Cue.ASKS
+    text_hash = hash_text(query) if asks else 0
+    return result.text_hash == text_hash if text_hash else np.zeros(len(result.text_hash), dtype=np.bool_)
 
 
 def _is_meant(result: SearchResult, intent: SpeakerIntent) -> NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Annotated, Final, Literal, TypeAlias, cast
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from pydantic import (
 from app.conversations.schemas.conversations import Name, Turn
 from app.conversations.schemas.summaries import Summary
 from app.core.errors import PublicValueError
-from app.core.times import TimeIn
+from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationIdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
@@ -126,6 +126,7 @@ class RankingConfiguration(Strict):
     speaker: Weight | None = None
     assistant: Weight | None = None
     asks: Weight | None = None
+    instructs: Weight | None = None
     first_person: Weight | None = None
     quantity: Weight | None = None
     wanted: Weight | None = None
@@ -177,8 +178,8 @@ class ScoreTerms(BaseModel):
     The match of the text: `meaning` (cosine), `words` (BM25), `share` (the share of the query's words, rare ones count
     more), less their `overlap`. The matches around it: `session` (the best of the session), `neighbour` (the best
     within two turns), `answer` (the question that it answers). Properties: `speaker` (the query means this speaker),
-    `assistant` (said by the assistant), `asks` (a question), `first_person`, `quantity` (a number or a time), `wanted`
-    (the kind of word that the query asks for).
+    `assistant` (said by the assistant), `asks` (it restates the query without an answer), `instructs` (a standing
+    instruction), `first_person`, `quantity` (a number or a time), `wanted` (the kind of word that the query asks for).
     """
 
     meaning: float
@@ -191,6 +192,7 @@ class ScoreTerms(BaseModel):
     speaker: float
     assistant: float
     asks: float
+    instructs: float
     first_person: float
     quantity: float
     wanted: float
@@ -242,6 +244,9 @@ class HitPassage(BaseModel):
 class RecalledEntry(BaseModel):
     """Fields that all hits have.
 
+    `count` entries in scope have this text, apart from case, white space and punctuation; they are one hit. `said_at`
+    are the times of the newest 50 of them, the newest first.
+
     `score` orders the hits. `relevance` estimates from 0 to 1 how likely the hit answers the query; null in an
     embedding space for which this was not measured. `text` is the whole text, or the best passage of a long turn: then
     `passage` says where that is, and `passages` are further ones that match, the best first.
@@ -254,6 +259,8 @@ class RecalledEntry(BaseModel):
     text: str
     passage: PassageBounds | None
     passages: list[HitPassage]
+    count: int
+    said_at: list[TimeOut]
     dates: list[HitDate]
     neighbours: list[Turn] | None
     explain: Explanation | None
@@ -361,10 +368,13 @@ class SpaceComparisonResult(BaseModel):
 class RecalledTurn:
     """A recalled turn for context assembly. `conversation` is the name of its conversation, if that is another one.
 
-    `passages`: the best passages of a long turn for the query, the best first; empty for a short turn.
+    `passages`: the best passages of a long turn for the query, the best first; empty for a short turn. `count` turns in
+    scope have its text; `said_at` are their times, the newest first.
     """
 
     turn: CanonicalTurn
     score: float
     conversation: str | None = None
     passages: Sequence[Passage] = ()
+    count: int = 1
+    said_at: Sequence[datetime] = ()

@@ -5,11 +5,14 @@ question), the matches around it (session, neighbours, the question that it answ
 speaker. Decision 0035 gives the reason and the measured effect of each term; `bench/ranking.py` measures them again.
 
 Calibration. `relevance` estimates the probability that an entry is evidence. The logistic curve was fitted to turns in
-scopes of 400 to 700 entries. Three rules extend it. Prior: one of N entries answers, so the log-odds rise by
-`ln((400 + 6) / (N + 6))` in smaller scopes. Three bonuses that any statement may have (speaker, first person, number or
-time) select among entries, but are no evidence that one answers: they count by `ln N / ln 400`. A missing half of the
-match is estimated from the other: meaning is 0.5 w + 0.3 w² of the word share w (no vector, or a search by text), and
-the word terms are the square of the meaning (a search by vector).
+scopes of 190 to 700 entries: dialogues between people, and chats with an assistant. These rules are part of it. Rivals:
+an entry is evidence only if the better ones are not all of it, so its odds are divided by 1 plus theirs (equal texts
+are no rivals). Gap: in scopes of up to 100 entries, what has less than 0.4 times the best relevance loses once more in
+this proportion. Prior: one of N entries answers, so the log-odds rise by `ln((400 + 6) / (N + 6))` in smaller scopes.
+Three bonuses that any statement may have (speaker, first person, number or time) select among entries, but are no
+evidence that one answers: they count by `ln N / ln 400`. A missing half of the match is estimated from the other:
+meaning is 0.5 w + 0.3 w² of the word share w (no vector, or a search by text), and the word terms are the square of the
+meaning (a search by vector). An entry of no session, as are memories, has its own match in place of those around it.
 """
 
 import math
@@ -25,6 +28,7 @@ from app.index.analyser.cues import Cue
 Floats: TypeAlias = NDArray[np.float32]
 Codes: TypeAlias = NDArray[np.int32]
 Flags: TypeAlias = NDArray[np.bool_]
+Hashes: TypeAlias = NDArray[np.int64]
 
 REFERENCE_SIZE: Final = 400
 """The smallest scope for which the curve of `relevance` was measured; `word_weights` fills smaller ones up to it."""
@@ -33,10 +37,16 @@ CALIBRATED_SPACES: Final = frozenset({"local/all-MiniLM-L6-v2-int8/384"})
 
 # as plain numbers, so that the arrays of cues keep their type
 _FIRST_PERSON: Final = int(Cue.FIRST_PERSON)
+_REFUSES: Final = int(Cue.REFUSES)
+_INSTRUCTS: Final = int(Cue.INSTRUCTS)
 _ASKS: Final = int(Cue.ASKS)
 _QUANTITY: Final = int(Cue.NUMBER | Cue.TIME_WORD)
 _KINDS: Final = int(Cue.NUMBER | Cue.TIME_WORD | Cue.CAPITALISED)
 
+_SESSION_TURNS: Final = 40
+"""In longer sessions, their best match says less of each turn."""
+_MAX_BITS: Final = 2.0
+"""Of what the name of a speaker says: that of one of four."""
 _REACH: Final = 2
 """Positions of neighbours; `Surroundings` has a field for each."""
 _POSITION_BITS: Final = 32
@@ -44,6 +54,13 @@ _MATCH_TERMS: Final = 4
 _BLOCK: Final = 8192
 """Entries scored at a time: their temporary arrays stay in the cache of the processor."""
 _PRIOR_ENTRIES: Final = 6
+_MAX_LOG_ODDS: Final = 30.0
+_LITTLE: Final = 0.01
+_RIVALS: Final = 64
+_MAX_RIVALS: Final = 256
+"""Of so many entries, with odds of at least this share of the best, the order counts."""
+_FEW_ENTRIES: Final = 200
+"""From here on there is no gap; it counts in full up to half as many."""
 _MEANING_OF_WORDS: Final = 0.5
 _MEANING_OF_ALL_WORDS: Final = 0.3
 
@@ -60,8 +77,9 @@ class RankingWeights:
     neighbour: float = 0.2
     answer: float = 0.3
     speaker: float = 0.1
-    assistant: float = 0.1
-    asks: float = 0.3
+    assistant: float = 0.3
+    asks: float = 0.6
+    instructs: float = 0.2
     first_person: float = 0.06
     quantity: float = 0.04
     wanted: float = 0.06
@@ -70,6 +88,10 @@ class RankingWeights:
     """The BM25 at which the word match is one half."""
     slope: float = 6.0
     centre: float = 1.22
+    rivals: float = 1.0
+    """How much the odds of better entries count against an entry."""
+    gap: float = 0.4
+    """In a small scope, an entry with less than this share of the best relevance is less relevant in proportion."""
 
 
 DEFAULT_WEIGHTS: Final = RankingWeights()
@@ -92,16 +114,19 @@ class EntryFeatures:
     """The properties of the entries in scope, one element per entry.
 
     `cosine` is that of the best piece, NaN without a vector; `pieces` is the number of vectors. `bm25` uses
-    `word_weights`; `word_share` is the share of these weights that the entry has. `group` is a code of conversation
-    and session, `conversation`, `speaker` codes; -1 for none. `is_meant`: said by the speaker or role that the question
-    refers to. `is_statement`: a fact or a memory. `cues` has bits of `Cue`. `by_place` is the order by conversation and
-    position; None: it is computed, which takes longer than all the rest. `around` is their `read_surroundings`.
+    `word_weights`; `word_share` is the share of these weights that the entry has, `echo` the share of the entry's words
+    that the question has. `group` is a code of conversation and session, `conversation`, `speaker` codes; -1 for none.
+    `is_meant`: said by the speaker or role that the question refers to. `is_statement`: a fact or a memory. `cues` has
+    bits of `Cue`. `is_query`: the query is a question, and this is its text. `by_place` is the order by conversation
+    and position; None: it is computed, which takes longer than all the rest. `around` is their `read_surroundings`.
+    `text_hash`: equal for equal texts, 0 for none.
     """
 
     cosine: Floats
     pieces: NDArray[np.int32]
     bm25: Floats
     word_share: Floats
+    echo: Floats
     group: Codes
     conversation: Codes
     position: NDArray[np.int64]
@@ -111,8 +136,10 @@ class EntryFeatures:
     is_turn: Flags
     is_statement: Flags
     cues: NDArray[np.uint8]
+    is_query: Flags
     by_place: NDArray[np.int64] | None = None
     around: Surroundings | None = None
+    text_hash: Hashes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +153,7 @@ class Scores:
 
 TERMS: Final = (
     *("meaning", "words", "share", "overlap", "session", "neighbour", "answer"),
-    *("speaker", "assistant", "asks", "first_person", "quantity", "wanted"),
+    *("speaker", "assistant", "asks", "instructs", "first_person", "quantity", "wanted"),
 )
 """The terms of a score, named as their weights."""
 
@@ -149,7 +176,7 @@ def score(
     count = len(features.cosine)
     entries = max(size or 0, count, 1)
     certain = min(1.0, math.log(entries) / math.log(REFERENCE_SIZE))
-    match, neighbour, answer, total, probability = (np.empty(count, dtype=np.float32) for _ in range(5))
+    match, neighbour, answer, total = (np.empty(count, dtype=np.float32) for _ in range(4))
     # all terms of all entries are much memory, which the system clears: without `explain`, blocks share theirs
     rows = [np.empty(count if explain else min(count, _BLOCK), dtype=np.float32) for _ in TERMS]
     blocks = [slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
@@ -164,24 +191,74 @@ def score(
         match[block] = terms["meaning"] + terms["words"] + terms["share"]
         total[block] = match[block] + terms["overlap"]
     _write_around(features, match, neighbour, answer)
-    best = _best_by_session(features, match)
+    best, certainty = _best_by_session(features, match)
+    bits = _bits_of_speaker(features) * certain
+    answers_here = bool(features.is_assistant.any())
     for block in blocks:
         terms, group = terms_of(block), features.group[block]
-        np.multiply(np.where(group >= 0, best[group], match[block]), np.float32(weights.session), out=terms["session"])
-        np.multiply(neighbour[block], np.float32(weights.neighbour), out=terms["neighbour"])
+        of_session = np.where(group >= 0, best[group] * certainty[group], match[block])
+        np.multiply(of_session, np.float32(weights.session), out=terms["session"])
+        near = np.where(group >= 0, neighbour[block], match[block])  # an entry of no session has itself around it
+        np.multiply(near, np.float32(weights.neighbour), out=terms["neighbour"])
         np.multiply(np.square(answer[block]), np.float32(weights.answer), out=terms["answer"])
-        _write_flags(features, terms, match, block, weights, question_cues=question_cues, certain=certain)
+        _write_flags(
+            features, terms, match, block, weights, question_cues=question_cues, by_words=by_words, certain=certain
+        )
+        np.multiply(features.is_meant[block], np.float32(weights.speaker * bits), out=terms["speaker"])
+        instructs = (features.cues[block] & _INSTRUCTS != 0) & ~features.is_assistant[block] & answers_here
+        np.multiply(instructs, np.float32(weights.instructs), out=terms["instructs"])
         for name in TERMS[_MATCH_TERMS:]:
             total[block] += terms[name]
-        probability[block] = relevance(total[block], entries=entries, weights=weights)
+    probability = relevance(total, entries=entries, text_hash=features.text_hash, weights=weights)
     return Scores(total, probability, dict(zip(TERMS, rows, strict=True)) if explain else {})
 
 
-def relevance(total: Floats, *, entries: int, weights: RankingWeights = RankingWeights()) -> Floats:
-    """Return the estimated probability that an entry with this score, in a scope of this size, is evidence."""
+def relevance(
+    total: Floats, *, entries: int, text_hash: Hashes | None = None, weights: RankingWeights = RankingWeights()
+) -> Floats:
+    """Return the estimated probability that each entry is evidence, in a scope of this size.
+
+    `text_hash`: equal entries are no rivals of each other; 0 equals none.
+    """
     prior = math.log((REFERENCE_SIZE + _PRIOR_ENTRIES) / (min(entries, REFERENCE_SIZE) + _PRIOR_ENTRIES))
-    log_odds = np.float32(weights.slope) * (total - np.float32(weights.centre)) + np.float32(prior)
-    return np.float32(1) / (np.float32(1) + np.exp(-log_odds))
+    slope, offset = np.float32(weights.slope), np.float32(prior - weights.slope * weights.centre)
+    odds = np.empty_like(total)
+    blocks = [slice(start, start + _BLOCK) for start in range(0, len(total), _BLOCK)]
+    for block in blocks:
+        np.exp(np.minimum(slope * total[block] + offset, np.float32(_MAX_LOG_ODDS)), out=odds[block])
+    first, before, together = _rivals(odds, text_hash)
+    likely = odds[first] / (1 + odds[first] + np.float32(weights.rivals) * before)
+    rest = np.float32(1 + weights.rivals * together)
+    for block in blocks:
+        odds[block] /= rest + odds[block]
+    odds[first] = likely
+    gap = weights.gap * min(max((_FEW_ENTRIES - entries) / (_FEW_ENTRIES / 2), 0.0), 1.0)
+    if gap and len(first):
+        odds *= np.minimum(odds / np.float32(gap * likely[0]), np.float32(1))
+    return odds
+
+
+def _rivals(odds: Floats, text_hash: Hashes | None) -> tuple[NDArray[np.intp], Floats, float]:
+    """Return the entries with the best odds, best first, the sum of the odds before each, and that of all of them.
+
+    Of equal texts, only the first one counts.
+    """
+    least = odds.max(initial=0) * np.float32(_LITTLE)
+    if len(odds) >= _RIVALS * _RIVALS:
+        # at least one rival in each of as many groups of entries: few of all need to be ordered
+        most = odds[: len(odds) // _RIVALS * _RIVALS].reshape(-1, _RIVALS).max(axis=1)
+        least = max(least, np.partition(most, len(most) - _RIVALS)[len(most) - _RIVALS])
+    matters = np.flatnonzero(odds >= least)
+    first = matters[np.argsort(-odds[matters], kind="stable")[:_MAX_RIVALS]]
+    own = odds[first]
+    if text_hash is None:
+        return first, np.cumsum(own) - own, float(own.sum())
+    hashes = text_hash[first]
+    _, places, group = np.unique(hashes, return_index=True, return_inverse=True)
+    is_counted = hashes == 0
+    is_counted[places] = True
+    through = np.cumsum(own * is_counted)
+    return first, through - np.where(hashes == 0, own, own[places][group]), float((own * is_counted).sum())
 
 
 def _write_match(
@@ -235,30 +312,51 @@ def _write_flags(
     weights: RankingWeights,
     *,
     question_cues: int,
+    by_words: bool,
     certain: float,
 ) -> None:
     """Compute the terms of speaker and text of some entries."""
     cues = features.cues[block]
     self_report = (cues & _FIRST_PERSON != 0) | features.is_statement[block]
     restates = features.is_assistant[block] & features.is_turn[block]
-    np.multiply(features.is_meant[block], np.float32(weights.speaker * certain), out=terms["speaker"])
     np.multiply(restates, np.float32(-weights.assistant), out=terms["assistant"])
-    np.multiply(np.square(match[block]) * (cues & _ASKS != 0), np.float32(-weights.asks), out=terms["asks"])
+    # a question restates that of the query as far as it has its words, an answer that says that there is none wholly
+    failed = restates & (cues & _REFUSES != 0)
+    words = features.echo[block]
+    if not by_words:
+        words = np.square(np.clip(np.nan_to_num(features.cosine[block]), 0, 1))
+    echo = np.where(failed, np.float32(1), words * (cues & (_ASKS | _REFUSES) != 0))
+    echo = np.where(features.is_query[block], np.float32(1), echo)
+    np.multiply(np.square(match[block] * echo), np.float32(-weights.asks), out=terms["asks"])
     np.multiply(self_report, np.float32(weights.first_person * certain), out=terms["first_person"])
     quantity = cues & _QUANTITY != 0
     np.multiply(quantity, np.float32(weights.quantity * certain), out=terms["quantity"])
     np.multiply(cues & (question_cues & _KINDS) != 0, np.float32(weights.wanted), out=terms["wanted"])
 
 
-def _best_by_session(features: EntryFeatures, match: Floats) -> Floats:
-    """Return the best match of each session, by the code of its group; the last element is of no session."""
+def _bits_of_speaker(features: EntryFeatures) -> float:
+    """Return how much it says that an entry is by the speaker who is meant: 1 for half of the entries, 2 for a quarter.
+
+    The more people speak, the fewer entries remain when the question names one of them.
+    """
+    share = np.count_nonzero(features.is_meant) / max(len(features.is_meant), 1)
+    return min(-math.log2(share), _MAX_BITS) if share else 0.0
+
+
+def _best_by_session(features: EntryFeatures, match: Floats) -> tuple[Floats, Floats]:
+    """Return the best match of each session, and how much it says of one of its turns, by the code of the group.
+
+    The last element of both is of no session.
+    """
     group = features.group
     best = np.zeros(int(group.max(initial=-1)) + 2, dtype=np.float32)
     # entries of a session mostly follow each other: the best of each row of them first
     starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
+    turns = np.zeros_like(best)
     if len(starts):
         np.maximum.at(best, group[starts], np.maximum.reduceat(match, starts))
-    return best
+        np.add.at(turns, group[starts], np.diff(starts, append=len(group)))
+    return best, np.minimum(np.float32(_SESSION_TURNS) / np.maximum(turns, np.float32(1)), np.float32(1))
 
 
 def read_surroundings(features: EntryFeatures) -> Surroundings:

@@ -295,7 +295,13 @@ class RecallService:
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
             names = await self._reads.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
             recalled = [
-                RecalledTurn(turn, hit.score, names.get(hit.conversation_id or conversation_id))
+                RecalledTurn(
+                    turn,
+                    hit.score,
+                    names.get(hit.conversation_id or conversation_id),
+                    count=hit.count,
+                    said_at=hit.said_at,
+                )
                 for hit in new_hits
                 if (turn := hydrated.turns.get(hit.source_id)) is not None
             ]
@@ -402,7 +408,8 @@ class RecallService:
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking = await self._search.rank(caller, tx, question, scope, k=k)
             # a fact may be hidden by a filter of actors
-            hits = ranking.best(_FACTS_READ * k if actors is not None else k + _FACTS_SPARE)
+            is_filtered = actors is not None
+            hits = ranking.best(_FACTS_READ * k if is_filtered else k + _FACTS_SPARE, distinct=not is_filtered)
             ids = of_kind(hits, EntryKind.FACT)
             facts = await self._facts.hydrate(caller, tx, fact_ids=ids, project=project, actors=actors) if ids else {}
         recalled = [(facts[hit.source_id], hit.score) for hit in hits if hit.source_id in facts]

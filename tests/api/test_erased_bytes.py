@@ -376,4 +376,5 @@ async def test_nothing_is_left_of_the_name_of_an_erased_actor(
     assert (await places_with(service, client, log, name))["memory"]
     await erase(service, client, actor=name)
     assert await places_with(service, client, log, name) == NOWHERE
-    assert len(await client.recall(None, "tea")) == 2
+    (hit,) = await client.recall(None, "tea")
+    assert hit["count"] == 2

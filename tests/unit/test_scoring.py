@@ -32,14 +32,15 @@ from app.recall.scoring import (
     score,
 )
 
-FIRST_PERSON, NUMBER, TIME_WORD, CAPITALISED, ASKS = 1, 2, 4, 8, 16
+FIRST_PERSON, NUMBER, TIME_WORD, CAPITALISED, ASKS, REFUSES, INSTRUCTS = 1, 2, 4, 8, 16, 32, 64
 TYPES = {
-    "cosine": np.float32, "bm25": np.float32, "word_share": np.float32, "pieces": np.int32, "group": np.int32,
-    "conversation": np.int32, "speaker": np.int32, "position": np.int64, "cues": np.uint8,
+    "cosine": np.float32, "bm25": np.float32, "word_share": np.float32, "echo": np.float32, "pieces": np.int32,
+    "group": np.int32, "conversation": np.int32, "speaker": np.int32, "position": np.int64, "cues": np.uint8,
 }  # fmt: skip
 DEFAULTS: dict[str, Any] = {
-    "cosine": 0.0, "pieces": 1, "bm25": 0.0, "word_share": 0.0, "group": 0, "conversation": 0, "speaker": 0,
-    "is_meant": False, "is_assistant": False, "is_turn": True, "is_statement": False, "cues": 0,
+    "cosine": 0.0, "pieces": 1, "bm25": 0.0, "word_share": 0.0, "echo": 0.0, "group": 0, "conversation": 0,
+    "speaker": 0, "is_meant": False, "is_assistant": False, "is_turn": True, "is_statement": False, "cues": 0,
+    "is_query": False,
 }  # fmt: skip
 
 
@@ -97,9 +98,9 @@ def test_positions_that_are_left_out_are_counted() -> None:
     assert scored(features_of(3, cosine=[1, 0, 0], position=[1, 3, 4])).neighbour == near(0, 0.14, 0)
 
 
-def test_entries_without_a_place_have_no_neighbours() -> None:
+def test_entries_without_a_place_have_their_own_match_in_place_of_neighbours() -> None:
     scores = scored(features_of(3, cosine=[1, 1, 1], group=[-1, -1, 0], position=[-1, -1, -1]))
-    assert scores.neighbour == near(0, 0, 0)
+    assert scores.neighbour == near(0.14, 0.14, 0)
 
 
 @pytest.mark.parametrize(
@@ -126,16 +127,42 @@ def test_flags_of_speaker_and_text() -> None:
     every = FIRST_PERSON | NUMBER | TIME_WORD | CAPITALISED
     columns = {"is_meant": [1, 0, 0], "is_assistant": [0, 1, 0], "cues": [every, TIME_WORD, CAPITALISED]}
     scores = scored(features_of(3, **columns), question_cues=TIME_WORD)
-    assert scores.speaker == near(0.1, 0, 0)
-    assert scores.assistant == near(0, -0.1, 0)
+    assert scores.speaker == near(0.1 * math.log2(3), 0, 0)
+    assert scores.assistant == near(0, -0.3, 0)
     assert scores.first_person == near(0.06, 0, 0)
     assert scores.quantity == near(0.04, 0.04, 0)
     assert scores.wanted == near(0.06, 0.06, 0)
 
 
-def test_a_question_loses_what_its_answer_gains() -> None:
-    scores = scored(features_of(2, cosine=[1, 1], cues=[ASKS, FIRST_PERSON]))
-    assert scores.asks == near(-0.3 * 0.7**2, 0)
+@pytest.mark.parametrize(("share", "expected"), [(1, 0), (0.5, 0.1), (0.25, 0.2), (0.125, 0.2)])
+def test_a_speaker_counts_more_among_more_people(share: float, expected: float) -> None:
+    scores = scored(features_of(16, is_meant=[place < 16 * share for place in range(16)]))
+    assert scores.speaker[:1] == near(expected)
+
+
+def test_the_best_match_of_a_long_session_says_less_of_its_turns() -> None:
+    scores = scored(features_of(80, cosine=[1] + [0] * 79))
+    assert scores.session[-1:] == near(0.3 * 0.7 * 40 / 80)
+
+
+def test_a_question_steps_back_as_far_as_it_has_the_words_of_the_query() -> None:
+    scores = scored(features_of(3, cosine=[1, 1, 1], echo=[1, 0.5, 1], cues=[ASKS, ASKS, FIRST_PERSON]))
+    assert scores.asks == near(-0.6 * 0.7**2, -0.6 * (0.7 * 0.5) ** 2, 0)
+
+
+def test_the_text_of_the_query_is_no_answer_even_without_a_question_mark() -> None:
+    assert scored(features_of(2, cosine=[1, 1], is_query=[1, 0])).asks == near(-0.6 * 0.7**2, 0)
+
+
+def test_a_failed_answer_steps_back_whatever_words_it_has() -> None:
+    scores = scored(features_of(2, cosine=[1, 1], echo=[0.2, 0.2], is_assistant=[1, 0], cues=[REFUSES, REFUSES]))
+    assert scores.asks == near(-0.6 * 0.7**2, -0.6 * (0.7 * 0.2) ** 2)
+
+
+def test_a_standing_instruction_counts_where_there_is_an_assistant() -> None:
+    columns = {"cues": [INSTRUCTS, INSTRUCTS, 0]}
+    assert scored(features_of(3, **columns, is_assistant=[0, 1, 1])).instructs == near(0.2, 0, 0)
+    assert scored(features_of(3, **columns)).instructs == near(0, 0, 0)
 
 
 def test_a_fact_and_a_memory_are_statements_of_their_subject() -> None:
@@ -144,10 +171,10 @@ def test_a_fact_and_a_memory_are_statements_of_their_subject() -> None:
 
 
 def test_what_any_statement_may_have_counts_less_in_a_small_scope() -> None:
-    columns = {"is_meant": [1], "cues": [FIRST_PERSON | NUMBER]}
-    assert scored(features_of(1, **columns), size=None).total == near(0)
-    assert scored(features_of(1, **columns), size=20).total == near(0.2 * math.log(20) / math.log(400))
-    assert scored(features_of(1, **columns), size=10_000).total == near(0.2)
+    columns = {"is_meant": [1, 0], "cues": [FIRST_PERSON | NUMBER, 0]}
+    assert scored(features_of(1, cues=[FIRST_PERSON | NUMBER]), size=None).total == near(0)
+    assert scored(features_of(2, **columns), size=20).total[:1] == near(0.2 * math.log(20) / math.log(400))
+    assert scored(features_of(2, **columns), size=10_000).total[:1] == near(0.2)
 
 
 def test_the_terms_add_up_to_the_total() -> None:
@@ -185,7 +212,7 @@ def test_nothing_to_search_by_gives_no_match() -> None:
 
 def test_an_empty_scope_has_no_scores() -> None:
     scores = score(features_of(0), question_cues=0, by_vector=True, by_words=True, explain=True)
-    assert [len(values) for values in (scores.total, scores.relevance, *scores.terms.values())] == [0] * 15
+    assert [len(values) for values in (scores.total, scores.relevance, *scores.terms.values())] == [0] * 16
 
 
 def test_relevance_rises_with_the_score_and_falls_with_the_size_of_the_scope() -> None:
@@ -193,9 +220,19 @@ def test_relevance_rises_with_the_score_and_falls_with_the_size_of_the_scope() -
     for entries in (1, 4, 20, 400):
         values = relevance(totals, entries=entries)
         assert (np.diff(values) > 0).all()
-    values = [relevance(totals, entries=entries)[20] for entries in (1, 4, 20, 400, 100_000)]
+    values = [relevance(totals[20:21], entries=entries)[0] for entries in (1, 4, 20, 400, 100_000)]
     assert values[:4] == sorted(values[:4], reverse=True)
     assert values[3] == values[4]
+
+
+def test_a_rival_makes_an_entry_less_relevant_and_a_copy_does_not() -> None:
+    totals = np.array([1.2, 1.2, 0.1], dtype=np.float32)
+    alone, rivals, copies = (
+        relevance(totals[first:], entries=400, text_hash=np.array(hashes[first:]))[-2]
+        for first, hashes in ((1, [7, 7, 9]), (0, [7, 8, 9]), (0, [7, 7, 9]))
+    )
+    assert rivals < alone - 0.1
+    assert copies == pytest.approx(alone)
 
 
 def test_a_scope_of_several_blocks_is_scored_like_its_parts() -> None:
@@ -238,10 +275,14 @@ def reference(
     certain = min(1.0, math.log(max(size, count, 1)) / math.log(REFERENCE_SIZE))
     placed = {(int(f.group[i]), int(f.position[i])): i for i in range(count) if f.group[i] >= 0 and f.position[i] >= 0}
     totals: list[float] = []
+    bits = min(2.0, -math.log2(f.is_meant.mean())) if f.is_meant.any() else 0.0
     for i in range(count):
         group, position = int(f.group[i]), int(f.position[i])
         same = [match[j] for j in range(count) if f.group[j] == group]
-        total = match[i] - w.overlap * meaning[i] * words[i] + w.session * (max(same) if group >= 0 else match[i])
+        of_session = max(same) * min(1, 40 / len(same)) if group >= 0 else match[i]
+        total = match[i] - w.overlap * meaning[i] * words[i] + w.session * of_session
+        if group < 0:
+            total += w.neighbour * match[i]
         if (group, position) in placed:
             others = [placed.get((group, position + step)) for step in (-2, -1, 1, 2)]
             total += w.neighbour * max((match[j] for j in others if j is not None), default=0.0)
@@ -249,8 +290,15 @@ def reference(
             if before is not None and f.cues[before] & ASKS and f.is_turn[i] and not f.is_assistant[i]:
                 known = f.speaker[i] >= 0 and f.speaker[before] >= 0
                 total += w.answer * match[before] ** 2 * bool(known and f.speaker[i] != f.speaker[before])
-        total += w.speaker * certain * bool(f.is_meant[i]) - w.assistant * bool(f.is_assistant[i] and f.is_turn[i])
-        total -= w.asks * match[i] ** 2 * bool(f.cues[i] & ASKS)
+        total += w.speaker * certain * bits * bool(f.is_meant[i]) - w.assistant * bool(
+            f.is_assistant[i] and f.is_turn[i]
+        )
+        failed = bool(f.cues[i] & REFUSES and f.is_assistant[i] and f.is_turn[i])
+        echo = (float(f.echo[i]) if by_words else min(1.0, max(0.0, float(np.nan_to_num(f.cosine[i])))) ** 2) * bool(
+            f.cues[i] & (ASKS | REFUSES)
+        )
+        total -= w.asks * (match[i] * (1.0 if failed or f.is_query[i] else echo)) ** 2
+        total += w.instructs * bool(f.cues[i] & INSTRUCTS and not f.is_assistant[i] and f.is_assistant.any())
         total += w.first_person * certain * bool(f.cues[i] & FIRST_PERSON or f.is_statement[i])
         total += w.quantity * certain * bool(f.cues[i] & (NUMBER | TIME_WORD))
         total += w.wanted * bool(f.cues[i] & kinds)
@@ -291,7 +339,9 @@ def any_features(draw: st.DrawFn) -> EntryFeatures:
         is_assistant=column(st.booleans()),
         is_turn=[conversation >= 0 for conversation, _, _ in places],
         is_statement=[conversation < 0 for conversation, _, _ in places],
-        cues=column(st.integers(0, 31)),
+        echo=column(unit),
+        is_query=column(st.booleans()),
+        cues=column(st.integers(0, 127)),
     )
 
 
@@ -387,6 +437,7 @@ class Asker:
             pieces=[len(some) for some in pieces],
             bm25=bm25,
             word_share=share,
+            echo=[min(1.0, sum(count[lexeme] for lexeme in lexemes) / max(1, count.total() - 4)) for count in counts],
             speaker=[actors.index(a) for a, _ in said],
             is_meant=[a == meant for a, _ in said],
             is_assistant=[a == "planner" for a, _ in said],

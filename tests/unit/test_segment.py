@@ -33,6 +33,7 @@ def batch(*entry_ids: UUID, vectors: Any, pieces: int | list[int] = 1, dates: st
         owner=none, agent=none, actor=none, role=none, group=none, position=np.arange(1, count + 1, dtype=np.int64),
         session=np.zeros(count, np.int64), occurred_at=np.zeros(count, np.int64),
         expires_at=np.full(count, NEVER, np.int64), length=np.ones(count, np.int32), cues=np.zeros(count, np.uint8),
+        text_hash=np.zeros(count, np.int64),
         language=np.zeros(count, np.uint8),
         first_piece=np.cumsum(own_pieces, dtype=np.int32) - own_pieces, pieces=own_pieces,
     )  # fmt: skip

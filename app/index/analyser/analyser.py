@@ -13,11 +13,12 @@ from datetime import date, datetime
 from itertools import chain, islice
 from typing import Protocol, cast
 
+from app.formats.schemas import ROLE_NAMES
 from app.index.analyser.cues import read_cues
 from app.index.analyser.date_words import date_heading
 from app.index.analyser.detection import detect
 from app.index.analyser.languages import DEFAULT, is_latin, language_of_letter, latin_language, read_file, read_language
-from app.index.analyser.terms import TermHashes, pack_terms
+from app.index.analyser.terms import TermHashes, hash_text, pack_terms
 from app.index.analyser.words import has_other_script, is_spaceless, marked_words, pairs, strip_marks, words
 from app.index.schemas import TextAnalysis
 
@@ -143,12 +144,13 @@ class Analyser:
 
         `language` is that of the text; None: that which it shows, else English.
         """
+        text_hash = hash_text(text)
         text = indexed_text(text, max_bytes=max_bytes)
         is_plain = len(text) <= _SLICE_CHARACTERS and text.isascii()
         text_words = words(text) if is_plain else None
         shown = language or self.detect(text, text_words)
         used = shown or DEFAULT
-        heading = f"{actor} {self._date_heading(occurred_at.date(), used)}"
+        heading = actor_heading(actor, self._date_heading(occurred_at.date(), used))
         if text_words is not None and used == DEFAULT and not has_other_script(heading):  # most texts
             lexemes = iter(self._stem_english([*words(heading), *text_words]))
         else:
@@ -159,7 +161,7 @@ class Analyser:
         else:
             length, (literal, counts) = len(first), _short_tsvector(first)
         cues, terms = read_cues(text, used, text_words), pack_terms(counts, self._hashes)
-        return TextAnalysis(literal, length, cues, terms, used, is_detected=shown is not None)
+        return TextAnalysis(literal, length, cues, terms, used, text_hash, is_detected=shown is not None)
 
     def _date_heading(self, day: date, language: str) -> str:
         heading = self._headings.get((day, language))
@@ -170,6 +172,15 @@ class Analyser:
     def query(self, text: str) -> list[str]:
         """Return the distinct lexemes of an English query."""
         return list(dict.fromkeys(self.lexemes(text)))
+
+
+def actor_heading(actor: str, day: str) -> str:
+    """Return the words by which a turn is found besides its text.
+
+    An actor without a name of its own has that of its role, which is no word of the turn: a query with the word `user`
+    does not mean all turns of the user.
+    """
+    return day if actor in ROLE_NAMES else f"{actor} {day}"
 
 
 def _short_tsvector(lexemes: Sequence[str]) -> tuple[str, dict[str, int]]:

@@ -24,11 +24,18 @@ class Cue(IntFlag):
     """A word inside a sentence starts with a capital letter. Not in German, where all nouns do."""
     ASKS = 16
     """The last complete sentence is a question."""
+    REFUSES = 32
+    """A short text that says that there is no answer, such as "I don't know"."""
+    INSTRUCTS = 64
+    """A short text that is a standing instruction, such as "Always answer in French"."""
 
 
 _FIRST_WORDS: Final = 60
 _FIRST_CHARACTERS: Final = 200
+_SHORT_CHARACTERS: Final = 240
+"""A longer text says more than that there is no answer, or how to answer."""
 _PRONOUNS: Final = frozenset(["I", "I'm", "I've", "I'd", "I'll"])
+_FIRST_WORD: Final = re.compile(r"\w")
 _ASCII_DIGIT: Final = re.compile(r"[0-9]")
 _SENTENCE_END: Final = re.compile(r"[.!?][\"')]*$")
 _LAST_MARKS: Final = ".\u3002\uff0e!\uff01?\uff1f \n"
@@ -51,6 +58,10 @@ def read_cues(text: str, code: str = DEFAULT, text_words: Sequence[str] | None =
     cues = Cue.FIRST_PERSON * language.first_person.is_in(head_words, folded)
     cues |= Cue.TIME_WORD * language.times.is_in(head_words, folded)
     cues |= Cue.NUMBER * (language.numbers.is_in(head_words, folded) or _has_digit(head))
+    if len(text) <= _SHORT_CHARACTERS:
+        lower = text.lower()
+        cues |= Cue.REFUSES * (language.refusals.search(lower) is not None)
+        cues |= Cue.INSTRUCTS * _instructs(lower, language)
     return cues | Cue.CAPITALISED * _has_name(first, language) | Cue.ASKS * _asks(text, language)
 
 
@@ -58,6 +69,17 @@ def _asks(text: str, language: Language) -> bool:
     if ends_in_question(text):
         return True
     return language.asks is not None and language.asks.search(text.rstrip(_LAST_MARKS)) is not None
+
+
+def _instructs(lower: str, language: Language) -> bool:
+    """Return whether a text begins with the words of an instruction, after a request such as "please"."""
+    start = _FIRST_WORD.search(lower)
+    if start is None:
+        return False
+    request = language.requests.match(lower, start.start())
+    after = start.start() if request is None else request.end()
+    word = _FIRST_WORD.search(lower, after)
+    return word is not None and language.instructions.match(lower, word.start()) is not None
 
 
 def _has_digit(text: str) -> bool:
@@ -94,10 +116,11 @@ def is_about_oneself(query: str, query_words: Collection[str], code: str = DEFAU
     return language.first_person.is_in(query_words, normalise(query))
 
 
-def asks_what_was_said(query: str, query_words: Collection[str], code: str = DEFAULT) -> bool:
-    """Return whether a question is about what the one who answers has said. `query_words`: its words."""
+def asks_what_was_said(query: str, code: str = DEFAULT) -> bool:
+    """Return whether a question is about what the one who answers has said."""
     language = read_language(code)
-    is_to_the_other = language.second_person.is_in(query_words, normalise(query))
+    rest = without_requests(query, code)  # "can you list" asks nothing about the past
+    is_to_the_other = language.second_person.is_in(set(words(rest)), normalise(rest))
     return is_to_the_other and language.saying.search(query.lower()) is not None
 
 
@@ -108,3 +131,12 @@ def says_something(text: str) -> bool:
     text_words = set(words(text))
     is_short = len(text_words) <= _MAX_ACKNOWLEDGEMENT
     return bool(text_words) and not (is_short and any(text_words <= said for said in acknowledgements()))
+
+
+def without_requests(query: str, code: str = DEFAULT) -> str:
+    """Return a query without what it says of the answer, such as "can you" and "in our conversations".
+
+    The query itself if nothing else is left.
+    """
+    rest = read_language(code).requests.sub(" ", query.lower())
+    return rest if rest.strip(_LAST_MARKS) else query

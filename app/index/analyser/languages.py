@@ -115,6 +115,9 @@ class LanguageFile(BaseModel):
     number_pattern: str | None = None
     capitalised: bool = False
     asks: str = ""
+    refusals: list[str]
+    requests: list[str]
+    instructions: list[str]
     acknowledgements: str = ""
     questions: _Questions
     dates: DateWords | None = None
@@ -140,7 +143,9 @@ class Language:
 
     `stop_words` say nothing by themselves; `keep` are words that contain one and count whole, in languages without
     spaces. `asked` are expressions for what a question asks for: a time, a number, a name. `names_have_capitals`: a
-    capital inside a sentence shows a name. `asks`: endings of a question without a question mark.
+    capital inside a sentence shows a name. `asks`: endings of a question without a question mark. `refusals`: phrases
+    of an answer that says that there is none. `requests`: phrases of a question about the answer or the conversation
+    itself. `instructions`: the first words of a standing instruction.
     """
 
     code: str
@@ -155,6 +160,9 @@ class Language:
     asked: "tuple[re.Pattern[str] | None, re.Pattern[str] | None, re.Pattern[str] | None]"
     names_have_capitals: bool
     asks: "re.Pattern[str] | None"
+    refusals: "re.Pattern[str]"
+    requests: "re.Pattern[str]"
+    instructions: "re.Pattern[str]"
 
     @property
     def is_spaceless(self) -> bool:
@@ -196,6 +204,9 @@ def read_language(code: str) -> Language:
         asked=(asked(file.questions.time), asked(file.questions.number), asked(file.questions.name)),
         names_have_capitals=file.capitalised,
         asks=re.compile(rf"(?:{'|'.join(_alternatives(file.asks.split()))})$") if file.asks else None,
+        refusals=asked(file.refusals) or re.compile("(?!)"),
+        requests=asked(file.requests) or re.compile("(?!)"),
+        instructions=asked(file.instructions) or re.compile("(?!)"),
     )
 
 

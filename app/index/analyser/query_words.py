@@ -11,10 +11,12 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from string import ascii_lowercase
 from typing import Final, TypeAlias
 
 from app.core.database.transactions import FloatVector
 from app.index.analyser.analyser import Analyser
+from app.index.analyser.cues import without_requests
 from app.index.analyser.languages import CODES, DEFAULT, SPACELESS_SCRIPTS, Language, is_latin, read_file, read_language
 from app.index.analyser.words import has_other_script, is_spaceless, marked_words, pairs, strip_marks
 
@@ -30,6 +32,9 @@ _PARTS: Final = re.compile(
 _HANGUL: Final = re.compile(r"[\ua960-\ua97f\uac00-\ud7ff]")
 _KANA: Final = re.compile(r"[\u3040-\u30ff]")
 _MIN_WORD: Final = 3
+_SAFE_LETTERS: Final = 2
+_MIN_MISSPELT: Final = 4
+_MIN_REPLACED: Final = 6
 _LONGEST_ENDING: Final = 8
 
 
@@ -83,7 +88,9 @@ class PreparedQuery:
             return QueryWords((), frozenset(), self.language or DEFAULT)
         languages = languages_of_words(self.language, in_scope)
         analyser = Analyser()
-        groups = list(dict.fromkeys(_groups(self.text, languages, analyser)))
+        asked = without_requests(self.text, languages.main)
+        groups = list(dict.fromkeys(_groups(asked, languages, analyser)))
+        groups = groups or list(dict.fromkeys(_groups(self.text, languages, analyser)))
         if not groups:  # nothing but words that say nothing
             groups = [(pair,) for word in marked_words(self.text) if is_spaceless(word) for pair in _whole(word)]
         groups = groups[: self.max_words]
@@ -100,6 +107,26 @@ class QueryLanguages:
     main: str
     latin: Sequence[str]
     han: str
+
+
+def misspellings(lexeme: str) -> Iterator[str]:
+    """Yield the lexemes from which a word in Latin letters differs by one typing error after its second letter.
+
+    The error is a letter too many, one too few, two letters exchanged, or in a longer word another letter: of words of
+    five letters, too many differ by one (horse, house).
+    """
+    if len(lexeme) < _MIN_MISSPELT or not lexeme.isascii() or not lexeme.isalpha():
+        return
+    for at in range(_SAFE_LETTERS, len(lexeme) + 1):
+        before, after = lexeme[:at], lexeme[at:]
+        if after and len(lexeme) > _MIN_MISSPELT:
+            yield before + after[1:]
+        if len(after) > 1 and after[0] != after[1]:
+            yield before + after[1] + after[0] + after[2:]
+        for letter in ascii_lowercase:
+            yield before + letter + after
+            if after and letter != after[0] and len(lexeme) >= _MIN_REPLACED:
+                yield before + letter + after[1:]
 
 
 def plain_words(lexemes: Sequence[str], names: Collection[str] = ()) -> QueryWords:

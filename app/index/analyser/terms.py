@@ -12,10 +12,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from app.index.analyser.words import fold
+
 BYTES_PER_TERM: Final = 9
 """A term in packed form: 8 bytes of hash and 1 byte of count."""
 
 _MAX_COUNT: Final = 255
+_MAX_FOLDED: Final = 8_192
 _MAX_HASHES: Final = 20_000
 _LEXEME: Final = re.compile(r"'((?:[^']|'')*)'(?::([0-9A-D,]+))?")
 
@@ -23,6 +26,17 @@ _LEXEME: Final = re.compile(r"'((?:[^']|'')*)'(?::([0-9A-D,]+))?")
 def hash_term(lexeme: str) -> int:
     """Return the term of a lexeme, from 0 to 2^64 - 1."""
     return int.from_bytes(hashlib.blake2b(lexeme.encode(), digest_size=8).digest(), "little")
+
+
+def hash_text(text: str) -> int:
+    """Return a number that texts have in common if they say the same, except 0: the text has no word.
+
+    Long texts are compared as they are, since copies of them differ in nothing.
+    """
+    folded = fold(text) if len(text) <= _MAX_FOLDED else text
+    return (
+        int.from_bytes(hashlib.blake2b(folded.encode(), digest_size=8).digest(), "little", signed=True) if folded else 0
+    )
 
 
 class TermHashes(dict[str, bytes]):

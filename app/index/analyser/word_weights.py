@@ -33,14 +33,17 @@ class WordWeights:
     def weights(self, words: QueryWords, frequencies: Sequence[int], *, entries: int) -> list[float]:
         """Return the idf of each word of a query, which `frequencies` of the entries in scope have.
 
-        Participants' names are in the headings of turns: each counts as in half of the texts added. A word in no entry
-        has the highest weight: an entry has no share of it.
+        Participants' names are in the headings of turns: each counts as in half of the texts added, and of all if no
+        entry has it (names of roles are in no heading). Any other word in no entry has the highest weight: an entry has
+        no share of it.
         """
         added = max(0, MIN_ENTRIES - entries)
-        return [
-            _idf(frequency + added * self._share(group, words), entries + added)
-            for group, frequency in zip(words.groups, frequencies, strict=True)
-        ]
+        weights: list[float] = []
+        for group, frequency in zip(words.groups, frequencies, strict=True):
+            is_absent_name = not frequency and not words.names.isdisjoint(group)
+            expected = _NAME_SHARE * entries if is_absent_name else frequency
+            weights.append(_idf(expected + added * self._share(group, words), entries + added))
+        return weights
 
     def _share(self, group: WordGroup, words: QueryWords) -> float:
         """Return the share of short texts that have a word. Only of English words it is known."""

@@ -22,6 +22,10 @@ _OTHER_SCRIPT = re.compile(
 )
 # the words of text that is ASCII and in lower case, in a third of the time
 _ASCII_WORDS = re.compile(r"[a-z0-9]+")
+# between digits, and before a number, these signs are part of it
+_IN_NUMBER = re.compile(r"((?<=\d)[\s.,:/-]+(?=\d)|(?<!\w)[-.](?=\d))")
+_SIGNS = frozenset("#%&@")
+_ASCII_BETWEEN = re.compile(r"[\x00- !\"'()*,./:;?\[\\\]_{}\x7f-]+")
 _SENTENCE_ENDS = re.compile(r"[.!?\u0964\u2026\u3002\uff01\uff1f\u061f]")
 _QUESTION_MARKS = "?\uff1f\u061f"
 
@@ -38,6 +42,21 @@ def strip_marks(text: str) -> str:
     if text.isascii():
         return text
     return unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", text)))
+
+
+def fold(text: str) -> str:
+    """Return a text without white space, punctuation and case. Signs in numbers remain: 1.5 is not 15.
+
+    Texts that are equal by this say the same.
+    """
+    parts = _IN_NUMBER.split(unicodedata.normalize("NFKC", text).casefold())
+    return "".join(part if place % 2 else _without_punctuation(part) for place, part in enumerate(parts))
+
+
+def _without_punctuation(text: str) -> str:
+    if text.isascii():
+        return _ASCII_BETWEEN.sub("", text)
+    return "".join(sign for sign in text if sign in _SIGNS or unicodedata.category(sign)[0] not in "PZC")
 
 
 def has_other_script(text: str) -> bool:

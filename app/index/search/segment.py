@@ -54,8 +54,8 @@ class Columns:
     """One element per entry. Texts are codes of the segment's dictionaries; times are microseconds since 2000, UTC.
 
     `conversation`, `project`, `owner`, `agent`, `actor`, `role`: codes, -1 for none; `group` is the code of a session
-    of a conversation. `position`: -1 for none. `expires_at`: the largest number for never. `language`: its place in
-    `CODES`. `first_piece` and `pieces`: its rows among the vectors.
+    of a conversation. `position`: -1 for none. `expires_at`: the largest number for never. `text_hash`: that of
+    `hash_text`. `language`: its place in `CODES`. `first_piece` and `pieces`: its rows among the vectors.
     """
 
     entry_id: EntryIds
@@ -73,6 +73,7 @@ class Columns:
     expires_at: NDArray[np.int64]
     length: Rows
     cues: NDArray[np.uint8]
+    text_hash: NDArray[np.int64]
     language: NDArray[np.uint8]
     first_piece: Rows
     pieces: Rows
@@ -90,7 +91,7 @@ class Columns:
 _COLUMN_NAMES: Final = tuple(column.name for column in fields(Columns))
 _COLUMN_TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("kind", "cues", "language"), "u1"),
-    **dict.fromkeys(("position", "session", "occurred_at", "expires_at"), "i8"),
+    **dict.fromkeys(("position", "session", "occurred_at", "expires_at", "text_hash"), "i8"),
 }
 """Types of columns; the others are codes, counts and rows: int32."""
 _columns_of = cast("Callable[[Columns], tuple[NDArray[Any], ...]]", attrgetter(*_COLUMN_NAMES))
@@ -212,6 +213,15 @@ class SegmentView:
         if not len(new[0]):
             return old
         return np.concatenate((old[0], new[0])), np.concatenate((old[1], new[1]))
+
+    def stored_terms(self, terms: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return those of some terms that any row has."""
+        sorted_terms = self.postings.terms
+        at = np.minimum(np.searchsorted(sorted_terms, terms), max(len(sorted_terms) - 1, 0))
+        is_stored = np.isin(terms, self.recent.terms)
+        if len(sorted_terms):
+            is_stored |= sorted_terms[at] == terms
+        return np.unique(terms[is_stored])
 
     def contains(self, entry_ids: EntryIds) -> Flags:
         """Return for each row whether it is of one of the entries."""

@@ -15,11 +15,20 @@ from numpy.typing import NDArray
 
 from app.core.database.transactions import FloatVector
 from app.index.analyser.languages import CODES
-from app.index.analyser.query_words import PreparedQuery, QueryWords, WordGroup
+from app.index.analyser.query_words import PreparedQuery, QueryWords, WordGroup, misspellings
 from app.index.analyser.terms import hash_term
 from app.index.analyser.word_weights import WordWeights
 from app.index.entry_ids import EntryIds, ids_of_numbers, numbers_of_ids, rows_with
-from app.index.schemas import BM25_B, BM25_K1, EntryKind, PlaceOrder, SearchHit, SearchResult, SearchScope
+from app.index.schemas import (
+    BM25_B,
+    BM25_K1,
+    HEADING_WORDS,
+    EntryKind,
+    PlaceOrder,
+    SearchHit,
+    SearchResult,
+    SearchScope,
+)
 from app.index.search.dictionaries import NONE, Codes, Rows
 from app.index.search.segment import Flags, Floats, SegmentView, microseconds, piece_rows
 
@@ -27,6 +36,10 @@ KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEM
 """The kinds of entries in the order of their codes in a segment."""
 
 _MAX_COUNT: Final = 255
+_Match: TypeAlias = tuple[Rows, NDArray[np.uint8]]
+"""The rows that have a word, and how often."""
+_MISSPELT: Final = 0.7
+"""A word that differs by a typing error from that of the query counts as much less."""
 _Selection: TypeAlias = slice | NDArray[np.intp]
 """The index of the rows in scope: a slice if these are all, which copies nothing."""
 
@@ -58,6 +71,7 @@ class MatchedWords:
     words: QueryWords
     bm25: Floats
     share: Floats
+    echo: Floats
     entries: int
 
 
@@ -124,8 +138,8 @@ def match_words(
     """Return how well all rows in scope match the words of a query: the part of a search that needs no vector."""
     selection: _Selection = slice(None) if len(rows) == len(view) else rows
     words = query.words(languages_in(view.columns.language[selection])) if corpus is None else corpus.words
-    bm25, share = _match_words(view, rows, selection, words, weigh, corpus)
-    return MatchedWords(rows, selection, words, bm25, share, len(rows) if corpus is None else corpus.entries)
+    bm25, share, echo = _match_words(view, rows, selection, words, weigh, corpus)
+    return MatchedWords(rows, selection, words, bm25, share, echo, len(rows) if corpus is None else corpus.entries)
 
 
 def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVector | None) -> SearchResult:
@@ -140,6 +154,7 @@ def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVecto
         pieces=pieces,
         bm25=bm25,
         word_share=matched.share,
+        echo=matched.echo,
         group=group,
         conversation=columns.conversation[selection],
         position=columns.position[selection],
@@ -147,6 +162,7 @@ def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVecto
         role=columns.role[selection],
         kind=columns.kind[selection],
         cues=columns.cues[selection],
+        text_hash=columns.text_hash[selection],
         occurred_at=columns.occurred_at[selection],
         by_place=view.by_place if isinstance(selection, slice) else _places_of(view, rows),
         size=matched.entries,
@@ -207,39 +223,63 @@ def _match_words(
     words: QueryWords,
     weigh: WordWeights,
     corpus: CorpusCounts | None,
-) -> tuple[Floats, Floats]:
-    """Return the BM25 of each row, and the share of the query's word weights that it has."""
-    bm25, share = np.zeros(len(view), dtype=np.float32), np.zeros(len(view), dtype=np.float32)
+) -> tuple[Floats, Floats, Floats]:
+    """Return the BM25 of each row, the share of the query's word weights that it has, and how much of it is echo."""
+    bm25, share, echo = (np.zeros(len(view), dtype=np.float32) for _ in range(3))
     if not words.groups or not len(rows):
-        return bm25[selection], share[selection]
+        return bm25[selection], share[selection], echo[selection]
     in_scope: Flags | None = None
     if len(rows) < len(view):
         in_scope = np.zeros(len(view), dtype=np.bool_)
         in_scope[rows] = True
-    matches: list[tuple[Rows, NDArray[np.uint8]]] = []
-    for group in words.groups:
-        at, counts = _find_group(view, group)
-        if in_scope is not None and len(at):
-            is_kept = in_scope[at]
-            at, counts = at[is_kept], counts[is_kept]
-        matches.append((at, counts))
+    matches: list[_Match] = []
+    certainty = np.ones(len(words.groups), dtype=np.float32)
+    for place, group in enumerate(words.groups):
+        match = _within(in_scope, _find_group(view, group))
+        if not len(match[0]) and corpus is None:
+            match = _within(in_scope, _find_misspelt(view, group))
+            certainty[place] = _MISSPELT
+        matches.append(match)
     if corpus is None:
         mean_length = max(float(view.columns.length[selection].mean()), 1.0)
         corpus = CorpusCounts(len(rows), mean_length, [len(at) for at, _ in matches], words)
     weights = weigh.weights(words, corpus.frequencies, entries=corpus.entries)
-    for weight, (places, counts) in zip(weights, matches, strict=True):
+    for full_weight, sure, (places, counts) in zip(weights, certainty.tolist(), matches, strict=True):
+        weight = sure * full_weight
         at, times = places.astype(np.intp), counts.astype(np.float32)  # once, not at each use
         length = view.columns.length[at].astype(np.float32)
         norm = BM25_K1 * (1 - BM25_B + BM25_B / corpus.mean_length * length)
         # a row has a term once, so no sum is lost
         bm25[at] += weight * (BM25_K1 + 1) * times / (times + norm)
         share[at] += np.float32(weight)
-    return bm25[selection], share[selection] / np.float32(sum(weights) or 1.0)
+        echo[at] += times
+    own_words = np.maximum(view.columns.length - np.int32(HEADING_WORDS), 1)
+    echo = np.minimum(echo / own_words.astype(np.float32), np.float32(1))
+    return bm25[selection], share[selection] / np.float32(sum(weights) or 1.0), echo[selection]
 
 
-def _find_group(view: SegmentView, group: WordGroup) -> tuple[Rows, NDArray[np.uint8]]:
+def _within(in_scope: Flags | None, match: _Match) -> _Match:
+    """Return the matches of rows in scope; None: all rows are."""
+    if in_scope is None or not len(match[0]):
+        return match
+    is_kept = in_scope[match[0]]
+    return match[0][is_kept], match[1][is_kept]
+
+
+def _find_group(view: SegmentView, group: WordGroup) -> _Match:
     """Return the rows that have any lexeme of a word, and how often: each row once."""
-    matches = [view.find_term(hash_term(lexeme)) for lexeme in group]
+    return _joined([view.find_term(hash_term(lexeme)) for lexeme in group])
+
+
+def _find_misspelt(view: SegmentView, group: WordGroup) -> _Match:
+    """Return the rows that have a word from which that of a query, which no row has, differs by a typing error."""
+    hashes = [hash_term(other) for lexeme in group for other in misspellings(lexeme)]
+    stored = view.stored_terms(np.array(hashes, dtype=np.uint64)).tolist()
+    return _joined([view.find_term(term) for term in stored or [0]])
+
+
+def _joined(matches: Sequence[_Match]) -> _Match:
+    """Return the rows of all matches, each row once."""
     if len(matches) == 1:
         return matches[0]
     at, counts = (np.concatenate(parts) for parts in zip(*matches, strict=True))

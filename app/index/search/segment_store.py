@@ -241,6 +241,7 @@ _READ_PAGE: Final = """
             string_agg(
                 int8send(coalesce(position, -1)) || int8send(coalesce(session, -1))
                 || timestamptz_send(occurred_at) || timestamptz_send(coalesce(expires_at, 'infinity'))
+                || int8send(text_hash)
                 || int4send(doc_length)
                 || int4send(length(terms))
                 || int4send(
@@ -333,6 +334,7 @@ def _columns(ids: EntryIds, numbers: NDArray[np.void], first_piece: Rows, pieces
         expires_at=numbers["expires_at"].astype(np.int64),
         length=numbers["length"].astype(np.int32),
         cues=numbers["cues"],
+        text_hash=numbers["text_hash"].astype(np.int64),
         language=numbers["language"],
         first_piece=first_piece,
         pieces=pieces,
@@ -341,9 +343,9 @@ def _columns(ids: EntryIds, numbers: NDArray[np.void], first_piece: Rows, pieces
 
 def _numbers_type() -> np.dtype[np.void]:
     """Return the layout of `numbers` in the statement, in network byte order."""
-    times = [("occurred_at", ">i8"), ("expires_at", ">i8")]
+    long = [(name, ">i8") for name in ("position", "session", "occurred_at", "expires_at", "text_hash")]
     bytes_ = [("marks", "u1"), ("kind", "u1"), ("language", "u1"), ("cues", "u1")]
-    return np.dtype([("position", ">i8"), ("session", ">i8"), *times, ("length", ">i4"), ("terms", ">i4"), *bytes_])
+    return np.dtype([*long, ("length", ">i4"), ("terms", ">i4"), *bytes_])
 
 
 def _unpack_vectors(

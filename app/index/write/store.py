@@ -39,18 +39,19 @@ async def _insert(
         """
         insert into index_entries (tenant_id, entry_id, kind, source_id, conversation_id, project, owner, agent_id,
                                    actor, role, position, session, occurred_at, metadata, vectors_due, doc_length,
-                                   lexemes, expires_at, terms, cues, language)
+                                   lexemes, expires_at, terms, cues, language, text_hash)
         select o.tenant_id, u.entry_id, u.kind, nullif(u.source_id, u.entry_id), u.conversation_id, u.project, u.owner,
                u.agent_id, u.actor, u.role, u.position, u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due,
-               u.doc_length, u.lexemes::tsvector, u.expires_at, u.terms, u.cues, u.language
+               u.doc_length, u.lexemes::tsvector, u.expires_at, u.terms, u.cues, u.language,
+               u.text_hash
         from tenants o
         cross join unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[],
                           $9::text[], $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[],
                           $15::integer[], $16::text[], $17::timestamptz[], $18::bytea[], $19::smallint[],
-                          $20::text[], $21::uuid[])
+                          $20::text[], $21::uuid[], $22::bigint[])
             as u (entry_id, kind, conversation_id, project, owner, agent_id, actor, role, position, session,
                   occurred_at, metadata, vectors_due, doc_length, lexemes, expires_at, terms, cues, language,
-                  source_id)
+                  source_id, text_hash)
         where o.tenant_id = $1
         on conflict (tenant_id, entry_id) do nothing
         """,
@@ -75,6 +76,7 @@ async def _insert(
         [entry.prepared.analysis.cues for entry in entries],
         [entry.prepared.analysis.language for entry in entries],
         [entry.source_id for entry in entries],
+        [entry.prepared.analysis.text_hash for entry in entries],
     )
 
 
@@ -253,9 +255,10 @@ async def copy_entries(
         """
         insert into index_entries as made (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor,
                                            role, position, session, occurred_at, metadata, vectors_due, doc_length,
-                                           lexemes, dates, terms, cues, language)
+                                           lexemes, dates, terms, cues, language, text_hash)
         select e.tenant_id, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
-               e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.dates, e.terms, e.cues, e.language
+               e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.dates, e.terms, e.cues, e.language,
+               e.text_hash
         from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
         join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
         returning made.entry_id, made.vectors_due, made.dates is null as undated, made.language

@@ -296,7 +296,6 @@ class ContextOptions(TypedDict):
     system: NotRequired["str | list[str] | None"]
     agent_id: NotRequired["str | None"]
     tokenizer: NotRequired[Literal["o200k_base", "cl100k_base"]]
-    wait_for_vectors_ms: NotRequired[int]
 
 
 class ContextRequest(TypedDict):
@@ -306,8 +305,6 @@ class ContextRequest(TypedDict):
     recent_turns: NotRequired["int | None"]
     query: NotRequired["str | None"]
     semantic_recall: NotRequired["SemanticRecall | None"]
-    shorten: NotRequired[bool]
-    max_turn_tokens: NotRequired["int | None"]
     include_facts: NotRequired[bool]
     include_memories: NotRequired[bool]
     min_relevance: NotRequired[float]
@@ -319,7 +316,6 @@ class ContextRequest(TypedDict):
     format: NotRequired["Format"]
     tokenizer: NotRequired[Literal["o200k_base", "cl100k_base"]]
     explain: NotRequired[bool]
-    wait_for_vectors_ms: NotRequired[int]
 
 
 class ContextUsage(TypedDict):
@@ -674,8 +670,6 @@ class EvaluatedConversationRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
-    content: NotRequired[Literal["passage", "full"]]
-    wait_for_vectors_ms: NotRequired[int]
 
 
 class EvaluatedRecall(TypedDict):
@@ -693,8 +687,6 @@ class EvaluatedRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
-    content: NotRequired[Literal["passage", "full"]]
-    wait_for_vectors_ms: NotRequired[int]
     conversation_ids: NotRequired["list[str] | None"]
     project: NotRequired["str | None"]
     owner: NotRequired["str | None"]
@@ -709,7 +701,6 @@ class Explained(TypedDict):
     reason: str
     tokens: int
     score: "float | None"
-    passages: "list[PassageRange]"
 
 
 class Explanation(TypedDict):
@@ -717,7 +708,6 @@ class Explanation(TypedDict):
 
     cosine: "float | None"
     bm25: float
-    reranked: "float | None"
     terms: "ScoreTerms"
     words: list[str]
     configuration: "dict[str, float]"
@@ -831,8 +821,8 @@ class FactHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
-    passage: "PassageBounds | None"
-    passages: "list[HitPassage]"
+    count: int
+    said_at: list[str]
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1031,14 +1021,6 @@ class HitDate(TypedDict):
     last_day: str
 
 
-class HitPassage(TypedDict):
-    """A further passage of a hit's turn: from `start` to `end` (exclusive) in code points of its plain text."""
-
-    start: int
-    end: int
-    text: str
-
-
 class ImagePart(TypedDict):
     """An image part: an http or data URL, a file id, or Anthropic's `source`."""
 
@@ -1059,7 +1041,6 @@ class Included(TypedDict):
     """The parts that the context shows."""
 
     turn_ids: list[str]
-    passages: "list[PassageRange]"
     summary_ids: list[str]
     fact_ids: list[str]
     memory_ids: list[str]
@@ -1322,8 +1303,8 @@ class MemoryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
-    passage: "PassageBounds | None"
-    passages: "list[HitPassage]"
+    count: int
+    said_at: list[str]
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -1827,22 +1808,6 @@ class ParticipantOut(TypedDict):
     role: NotRequired[Literal["tool"]]
 
 
-class PassageBounds(TypedDict):
-    """Where a passage is in the plain text of its turn: from `start` to `end` (exclusive), of `length` code points."""
-
-    start: int
-    end: int
-    length: int
-
-
-class PassageRange(TypedDict):
-    """A run of a turn's plain text: `start` to `end` in code points, `end` excluded."""
-
-    turn_id: str
-    start: int
-    end: int
-
-
 class Passed(TypedDict):
     """The unchanged answer of the model's endpoint."""
 
@@ -2089,6 +2054,7 @@ class RankingConfiguration(TypedDict):
     speaker: NotRequired["float | None"]
     assistant: NotRequired["float | None"]
     asks: NotRequired["float | None"]
+    instructs: NotRequired["float | None"]
     first_person: NotRequired["float | None"]
     quantity: NotRequired["float | None"]
     wanted: NotRequired["float | None"]
@@ -2299,7 +2265,7 @@ class RunTurn(TypedDict):
 
 
 class ScoreTerms(TypedDict):
-    """The terms of a score: it is their sum, unless a reranker has moved the hit."""
+    """The terms of a score: it is their sum."""
 
     meaning: float
     words: float
@@ -2311,6 +2277,7 @@ class ScoreTerms(TypedDict):
     speaker: float
     assistant: float
     asks: float
+    instructs: float
     first_person: float
     quantity: float
     wanted: float
@@ -2344,7 +2311,7 @@ class Sections(TypedDict):
 class SemanticRecall(TypedDict):
     """How many earlier turns to recall, their lowest similarity (cosine), and the conversations to search."""
 
-    k: NotRequired["int | None"]
+    k: NotRequired[int]
     threshold: NotRequired[float]
     min_relevance: NotRequired[float]
     scope: NotRequired["RecallScope"]
@@ -2501,8 +2468,8 @@ class SummaryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
-    passage: "PassageBounds | None"
-    passages: "list[HitPassage]"
+    count: int
+    said_at: list[str]
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"
@@ -2764,15 +2731,15 @@ class TurnEventData(TypedDict):
 
 
 class TurnHit(TypedDict):
-    """A recalled turn. The `turn` of a long one has no content, calls and results, unless the request has `full`."""
+    """A recalled turn."""
 
     id: str
     conversation_id: "str | None"
     score: float
     relevance: "float | None"
     text: str
-    passage: "PassageBounds | None"
-    passages: "list[HitPassage]"
+    count: int
+    said_at: list[str]
     dates: "list[HitDate]"
     neighbours: "list[Turn] | None"
     explain: "Explanation | None"

@@ -2573,6 +2573,14 @@ export type FactHit = {
      */
     passages: Array<HitPassage>;
     /**
+     * Count
+     */
+    count: number;
+    /**
+     * Said At
+     */
+    said_at: Array<string>;
+    /**
      * Dates
      */
     dates: Array<HitDate>;
@@ -4004,6 +4012,14 @@ export type MemoryHit = {
      * Passages
      */
     passages: Array<HitPassage>;
+    /**
+     * Count
+     */
+    count: number;
+    /**
+     * Said At
+     */
+    said_at: Array<string>;
     /**
      * Dates
      */
@@ -5616,6 +5632,10 @@ export type RankingConfiguration = {
      */
     asks?: number | null;
     /**
+     * Instructs
+     */
+    instructs?: number | null;
+    /**
      * First Person
      */
     first_person?: number | null;
@@ -6274,8 +6294,8 @@ export type Scope = 'read' | 'write' | 'admin' | 'operator';
  * The match of the text: `meaning` (cosine), `words` (BM25), `share` (the share of the query's words, rare ones count
  * more), less their `overlap`. The matches around it: `session` (the best of the session), `neighbour` (the best
  * within two turns), `answer` (the question that it answers). Properties: `speaker` (the query means this speaker),
- * `assistant` (said by the assistant), `asks` (a question), `first_person`, `quantity` (a number or a time), `wanted`
- * (the kind of word that the query asks for).
+ * `assistant` (said by the assistant), `asks` (it restates the query without an answer), `instructs` (a standing
+ * instruction), `first_person`, `quantity` (a number or a time), `wanted` (the kind of word that the query asks for).
  */
 export type ScoreTerms = {
     /**
@@ -6318,6 +6338,10 @@ export type ScoreTerms = {
      * Asks
      */
     asks: number;
+    /**
+     * Instructs
+     */
+    instructs: number;
     /**
      * First Person
      */
@@ -6882,6 +6906,14 @@ export type SummaryHit = {
      * Passages
      */
     passages: Array<HitPassage>;
+    /**
+     * Count
+     */
+    count: number;
+    /**
+     * Said At
+     */
+    said_at: Array<string>;
     /**
      * Dates
      */
@@ -7606,6 +7638,14 @@ export type TurnHit = {
      * Passages
      */
     passages: Array<HitPassage>;
+    /**
+     * Count
+     */
+    count: number;
+    /**
+     * Said At
+     */
+    said_at: Array<string>;
     /**
      * Dates
      */

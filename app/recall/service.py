@@ -33,7 +33,16 @@ from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
 from app.memory.service import FactService
 from app.recall.hits import HitContents, compare_hits, compared_hit, rounded, to_hit
-from app.recall.ranking import Question, Ranking, may_name_someone, name_texts, names_someone, rank, remove_names
+from app.recall.ranking import (
+    Question,
+    Ranking,
+    estimate,
+    may_name_someone,
+    name_texts,
+    names_someone,
+    rank,
+    remove_names,
+)
 from app.recall.schemas import (
     ComparedHit,
     ComparedQuery,
@@ -426,6 +435,7 @@ class RecallService:
                 query=query,
                 min_candidates=k,
                 rank=lambda result: rank(result, question, is_calibrated=is_calibrated),
+                estimate=partial(estimate, question),
                 loaded=loaded,
             )
 

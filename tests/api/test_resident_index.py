@@ -83,9 +83,9 @@ async def test_scopes_that_are_not_kept_take_no_memory(service: Service, tmp_pat
         assert (len(resident), resident.nbytes) == (0, 0)
 
 
-async def test_what_grows_beyond_its_limit_is_not_kept(service: Service, tmp_path: Path) -> None:
+async def test_what_grows_beyond_the_memory_is_not_kept(service: Service, tmp_path: Path) -> None:
     async with (
-        open_service(service.database, tmp_path, exact_scope_entries=5) as opened,
+        open_service(service.database, tmp_path, exact_scope_entries=5, compact_entry_bytes=2**28) as opened,
         await opened.new_tenant() as client,
     ):
         resident = opened.container.index.resident

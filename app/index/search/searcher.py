@@ -1,6 +1,7 @@
 """The search of a scope: in process memory if it fits, else among candidates that the database's indexes find.
 
-Both ways give the same result for the entries that they compare: all of a scope in memory, or the candidates.
+In memory, all entries are compared, or candidates if they are very many. Each way gives the same result for the entries
+that it compares, with the statistics of the whole scope.
 """
 
 import asyncio
@@ -20,7 +21,9 @@ from app.index.search.resident import ResidentIndex, read_segment, segment_scope
 from app.index.search.segment import SegmentView
 from app.index.search.segment_search import (
     CorpusCounts,
+    EstimateMatch,
     MatchedWords,
+    compare_candidates,
     compare_vectors,
     match_words,
     search_segment,
@@ -33,6 +36,8 @@ _IN_THREAD_ENTRIES: Final = 8_192
 """Comparing and ranking more entries than this would delay other requests."""
 _READ_ENTRIES: Final = 2_048
 """More entries than this are not read for one search alone."""
+_COMPARED: Final = 16_384
+"""Entries of a segment in the compact form that are all compared."""
 _MATCHES: Final = 50_000
 """Entries of a large scope that share a word with the query and are compared at once."""
 
@@ -66,9 +71,7 @@ class Searcher:
         """Return the entries of a scope as they are now; None if they are searched by the database's indexes."""
         segment = segment_scope(scope)
         if segment == SearchScope(segment.kinds) and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
-            segment = segment_scope(scope, by_project=True)
-            if segment.project is None:
-                return None
+            segment = segment_scope(scope, by_project=True)  # all of the tenant, if no project is named
         loaded = await self._resident.load(tx, tenant_id, segment, ann.space, max_entries=ann.exact_entries)
         return None if loaded is None else LoadedScope(scope, segment, *loaded, ann.space.id)
 
@@ -82,11 +85,13 @@ class Searcher:
         *,
         pool: int,
         rank: Callable[[SearchResult], RankingT],
+        estimate: EstimateMatch,
         loaded: LoadedScope | None = None,
     ) -> RankingT:
         """Rank the entries in scope by how well they match. `pool`: candidates of each way, if indexes are used.
 
-        `rank` is called once, for many entries in a thread. `loaded`: the scope, if `load` has returned it already.
+        `rank` is called once, for many entries in a thread. `estimate` chooses candidates in memory. `loaded`: the
+        scope, if `load` has returned it already.
         """
         if loaded is None or loaded.space_id != ann.space.id:  # the searched space may have changed since then
             loaded = await self.load(tx, tenant_id, ann, scope)
@@ -98,6 +103,8 @@ class Searcher:
 
         def search_and_rank() -> RankingT:
             matched = loaded.matched or self._match_words(loaded, query, allowed)
+            if loaded.view.signs is not None and len(matched.rows) > _COMPARED:
+                return rank(compare_candidates(loaded.view, matched, query.vector, estimate))
             return rank(compare_vectors(loaded.view, matched, query.vector))
 
         return await _run(loaded, search_and_rank)

@@ -111,7 +111,7 @@ async def test_an_entry_with_many_vectors_takes_no_more_than_the_limit(service: 
         connection = await asyncpg.connect(service.database.superuser)
         await connection.execute(
             "insert into vectors (tenant_id, entry_id, space_id, part, embedding)"
-            " select tenant_id, entry_id, space_id, part + n, embedding from vectors, generate_series(1, 400) n"
+            " select tenant_id, entry_id, space_id, part + n, embedding from vectors, generate_series(1, 2000) n"
             " where tenant_id = $1",
             client.tenant_id,
         )

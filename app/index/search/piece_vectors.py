@@ -5,7 +5,7 @@ signs of all vectors are compared with those of a query first, in a few millisec
 signs tells the angle between two vectors, give or take some degrees; the bytes tell the cosine to three digits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeAlias
 
@@ -22,7 +22,9 @@ _LENGTH_TOLERANCE: Final = 2e-6
 _MAX_BYTE: Final = 127
 _BITS: Final = 64
 _BLOCK: Final = 16_384
-"""Vectors compared at a time: their temporary arrays stay in the cache of the processor."""
+"""Entries or signs compared at a time: their temporary arrays stay in the cache of the processor."""
+_COMPARED_BLOCK: Final = 1024
+"""Vectors compared at a time."""
 _MIN_ROOM: Final = 64
 
 
@@ -106,13 +108,18 @@ def read_signs(vectors: Floats) -> Signs:
     return np.ascontiguousarray(padded.view(np.uint64).T)
 
 
-def cosines(vectors: Numbers, vector: Floats) -> Floats:
-    """Return the cosine of each vector and another one of the length 1; 0 for one that has no length."""
-    plain = vectors.astype(np.float32, copy=False)
-    products: Floats = np.vecdot(plain, vector)
-    if vectors.dtype == np.int8:
-        products /= np.maximum(np.sqrt(np.vecdot(plain, plain)), np.float32(1))
-    return products
+def cosines(vectors: Numbers, rows: NDArray[np.intp], vector: Floats) -> Floats:
+    """Return the cosines of some vectors and another one of the length 1; 0 for one that has no length."""
+    cosine = np.empty(len(rows), np.float32)
+
+    def compare(block: slice) -> None:
+        plain = vectors[rows[block]].astype(np.float32, copy=False)
+        np.vecdot(plain, vector, out=cosine[block])
+        if vectors.dtype == np.int8:
+            cosine[block] /= np.maximum(np.sqrt(np.vecdot(plain, plain)), np.float32(1))
+
+    _in_blocks(len(rows), compare, size=_COMPARED_BLOCK)
+    return cosine
 
 
 def expected_cosines(signs: Signs, vector: Floats) -> Floats:
@@ -134,10 +141,14 @@ def expected_cosines(signs: Signs, vector: Floats) -> Floats:
 
 def in_blocks(count: int, work: Callable[[slice], None]) -> None:
     """Do `work` for all of `count` elements, some at a time, in two threads."""
-    blocks = [slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
+    _in_blocks(count, work, size=_BLOCK)
 
-    def do(some: list[slice]) -> None:
-        for block in some:
+
+def _in_blocks(count: int, work: Callable[[slice], None], *, size: int) -> None:
+    blocks = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+    def do(share: Sequence[slice]) -> None:
+        for block in share:
             work(block)
 
     if len(blocks) <= 1:

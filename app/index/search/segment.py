@@ -38,6 +38,8 @@ _DATES_BYTES: Final = 400
 _RECENT_SHARE: Final = 8
 """Terms of new rows are sorted into the list when the new rows are more than 1/8 of all."""
 _DEAD_SHARE: Final = 4
+_FIRST_BITS: Final = 4
+_SORTED_AT_ONCE: Final = 4_000_000
 _MAX_EXPECTED: Final = 2
 """Vectors per entry for which a new segment has room from the start, at most."""
 
@@ -142,10 +144,33 @@ class RecentTerms:
             np.concatenate([part.count for part in parts]),
         )
 
+    def beginning_with(self, first_bits: int) -> "RecentTerms":
+        """Return the elements of the terms that begin with these bits."""
+        at = np.flatnonzero(self.terms >> np.uint64(64 - _FIRST_BITS) == np.uint64(first_bits))
+        return RecentTerms(self.terms[at], self.row[at], self.count[at])
+
     def find(self, term: int) -> tuple[Rows, NDArray[np.uint8]]:
         """Return the rows that have a term, and its counts."""
         rows = np.flatnonzero(self.terms == np.uint64(term))
         return self.row[rows], self.count[rows]
+
+
+def sort_parts(parts: "Sequence[RecentTerms]") -> Postings:
+    """Return the postings of all parts. Of many terms, a sixteenth is sorted at a time: to sort takes much memory."""
+    if sum(len(part.terms) for part in parts) <= _SORTED_AT_ONCE:
+        joined = RecentTerms.joined(parts)
+        return Postings.sort(joined.terms, joined.row, joined.count)
+    shares: list[Postings] = []
+    for first_bits in range(1 << _FIRST_BITS):
+        joined = RecentTerms.joined([part.beginning_with(first_bits) for part in parts])
+        shares.append(Postings.sort(joined.terms, joined.row, joined.count))
+    sizes = np.concatenate([np.diff(share.start) for share in shares])
+    return Postings(
+        np.concatenate([share.terms for share in shares]),
+        np.append(0, np.cumsum(sizes)),
+        np.concatenate([share.row for share in shares]),
+        np.concatenate([share.count for share in shares]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,10 +316,10 @@ class Segment:
     def sort(self) -> None:
         """Make a new segment ready for searches."""
         self._vectors.trim()
-        self._recent_terms = RecentTerms.joined([self._recent_terms, *self._unsorted])
-        self._unsorted.clear()
         self._order(0, self._count)
-        self._sort_terms()
+        self._postings = sort_parts([self._recent_terms, *self._unsorted])
+        self._recent_terms, self._recent = RecentTerms(*_no_terms()), 0
+        self._unsorted.clear()
 
     def _append(self, batch: EntryBatch) -> RecentTerms:
         """Add rows, and return their terms."""

@@ -22,7 +22,7 @@ from app.index.analyser.word_weights import WordWeights
 from app.index.entry_ids import EntryIds, ids_of_numbers, numbers_of_ids, rows_with
 from app.index.schemas import BM25_B, BM25_K1, EntryKind, PlaceOrder, SearchHit, SearchResult, SearchScope
 from app.index.search.dictionaries import NONE, Codes, Rows
-from app.index.search.piece_vectors import Numbers, cosines, expected_cosines, in_blocks
+from app.index.search.piece_vectors import cosines, expected_cosines, in_blocks
 from app.index.search.segment import Flags, Floats, SegmentView, microseconds, piece_rows
 
 KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEMORY)
@@ -40,10 +40,11 @@ _HALVED_ROWS: Final = 16_384
 """At least this many vectors are compared in two threads: one thread is limited by the speed of the memory."""
 _POOL: Final = 8_192
 """Entries that may match best by the signs of their vectors; the vectors of these are compared."""
-_BEST: Final = 1_024
-"""Of these, the entries that match best: candidates, with all entries around them."""
-_AROUND: Final = 3
-"""Places on both sides of an entry whose match may count for it, or for its neighbours."""
+_BEST: Final = 4_096
+"""Of these, the entries that match best: candidates, with all entries around them. A thousand are enough for real
+texts, but not if thousands of a million match a question equally well."""
+_AROUND: Final = 2
+"""Places on both sides of an entry whose match counts for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +336,9 @@ def _best_pieces(view: SegmentView, first: Rows, counts: Rows, vector: FloatVect
     """Return the cosine of the best of the pieces of each row. Each row has some: from `first` on, `counts`."""
     # one product for each vector: for many vectors, a product of matrix and vector takes more than twice the time
     if len(first) * _GATHER_SHARE < len(view) or view.signs is not None:
-        scores = cosines(view.vectors[piece_rows(first, counts)], vector)
+        scores = cosines(view.vectors, piece_rows(first, counts), vector)
         return np.maximum.reduceat(scores, np.cumsum(counts) - counts)
-    return _best_of_pieces(_products(view.vectors, vector), first, counts)
+    return _best_of_pieces(_products(view.vectors.astype(np.float32, copy=False), vector), first, counts)
 
 
 def _best_of_pieces(scores: Floats, first: Rows, counts: Rows) -> Floats:
@@ -350,14 +351,17 @@ def _best_of_pieces(scores: Floats, first: Rows, counts: Rows) -> Floats:
     return best
 
 
-def _products(vectors: Numbers, vector: FloatVector) -> Floats:
-    """Return the cosine of each row and a vector. Many rows are compared in two threads."""
+def _products(vectors: Floats, vector: FloatVector) -> Floats:
+    """Return the product of each row with a vector. Many rows are compared in two threads."""
     if len(vectors) < _HALVED_ROWS:
-        return cosines(vectors, vector)
+        return np.vecdot(vectors, vector)
+    products = np.empty(len(vectors), dtype=np.float32)
     half = len(vectors) // 2
     with ThreadPoolExecutor(1) as executor:
-        second = executor.submit(cosines, vectors[half:], vector)
-        return np.concatenate((cosines(vectors[:half], vector), second.result()))
+        second = executor.submit(np.vecdot, vectors[half:], vector, out=products[half:])
+        np.vecdot(vectors[:half], vector, out=products[:half])
+        second.result()
+    return products
 
 
 def _entries(view: SegmentView, rows: NDArray[np.intp], cosine: Floats, bm25: Floats) -> list[SearchHit]:

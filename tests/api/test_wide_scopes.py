@@ -338,6 +338,7 @@ async def test_a_wide_search_takes_few_round_trips(crowd: Client) -> None:
         "index_entries e where",
         "count_in_scope",
         "match_in_scope",
+        "match_in_scope",
         "by_vector",
         "vector_send",
         "JOIN turns",

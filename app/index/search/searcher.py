@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
+from uuid import UUID
 
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
@@ -139,11 +140,14 @@ class Searcher:
         counts = await ann.read_counts(tx, tenant_id)
         words = query.words(size.languages)
         corpus = await ann_search.count_words(tx, scope, words.lexemes, size)
-        best_by_words = await ann_search.find_best_by_words(
-            tx, scope, words.lexemes, corpus, pool=pool, matches=_MATCHES
-        )
+        best_by_words: dict[UUID, None] = {}
+        for by_share in (False, True):
+            best = await ann_search.find_best_by_words(
+                tx, scope, words.lexemes, corpus, pool=pool, matches=_MATCHES, by_share=by_share
+            )
+            best_by_words |= dict.fromkeys(best)
         ann_query = ann_search.AnnQuery(
-            query.vector, best_by_words, pool, by_index=counts.can_use_index, uncovered=counts.uncovered
+            query.vector, list(best_by_words), pool, by_index=counts.can_use_index, uncovered=counts.uncovered
         )
         candidates = await ann_search.find_candidates(tx, tenant_id, scope, ann_query, space=ann.space)
         if query.vector is not None and ann_query.by_index and candidates.nearest < pool:

@@ -222,7 +222,12 @@ class Bench:
         started = time.perf_counter()
         async with self.container.database.transaction(tenant.id, read_only=True) as tx:
             found = await self.container.index.search(
-                caller, tx, scope=scope, query=query, min_candidates=k, rank=lambda found: found,
+                caller,
+                tx,
+                scope=scope,
+                query=query,
+                min_candidates=k,
+                rank=lambda found: found,
                 estimate=partial(estimate, Question(query)),
             )
         return found, 1000 * (time.perf_counter() - started)

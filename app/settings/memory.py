@@ -32,7 +32,7 @@ class IndexSettings(SettingsGroup):
         default=200_000, description="Largest scope that is searched exactly; in larger ones candidates are compared."
     )
     resident_index_mb: Annotated[int, Field(ge=0, le=1_048_576)] = Field(
-        default=512, description="Memory for the entries that a process searches, about 2 KiB each, or 1 KiB in large scopes; 0 keeps none."
+        default=512, description="Memory for searched entries, 2 KiB each or 1 KiB in large scopes; 0 keeps none."
     )
 
     def exact_entries(self, dimensions: int) -> int:

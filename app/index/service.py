@@ -70,8 +70,7 @@ __all__ = [
     "read_chosen_space",
 ]
 
-# analysing less text than this takes about a millisecond: not worth a thread
-_INLINE_CHARACTERS = 4_000
+_INLINE_CHARACTERS = 4_000  # analysing less text takes about a millisecond: not worth a thread
 # up to this many vectors, as of a typical user message, are made at once even under load
 _FEW_VECTORS = 4
 # bounds the vectors made while callers wait, as a number of appends of the largest allowed size
@@ -470,10 +469,9 @@ class SearchIndex:
         estimate: EstimateMatch,
         loaded: LoadedScope | None = None,
     ) -> RankingT:
-        """Rank the entries in scope by how well they match a query: all of them, or candidates of a large scope.
+        """Rank the entries in scope by how well they match a query: all, or candidates of a large scope (`estimate`).
 
-        These match best by `estimate`; if the scope is not in memory, they are at least `min_candidates` by words, and
-        as many by vector. `rank` is called once, for many entries in a thread. `loaded`: what `load` has returned.
+        These are `min_candidates` by words, and as many by vector, if it is not in memory. `rank` may run in a thread.
         """
         ann, pool = self.runtime(query.space_id).ann, max(_MIN_POOL, min_candidates)
         return await self._searcher.search(

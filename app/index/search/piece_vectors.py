@@ -5,8 +5,7 @@ signs of all vectors are compared with those of a query first, in a few millisec
 signs tells the angle between two vectors, give or take some degrees; the bytes tell the cosine to three digits.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -111,14 +110,11 @@ def read_signs(vectors: Floats) -> Signs:
 def cosines(vectors: Numbers, rows: NDArray[np.intp], vector: Floats) -> Floats:
     """Return the cosines of some vectors and another one of the length 1; 0 for one that has no length."""
     cosine = np.empty(len(rows), np.float32)
-
-    def compare(block: slice) -> None:
+    for block in blocks_of(len(rows), size=_COMPARED_BLOCK):
         plain = vectors[rows[block]].astype(np.float32, copy=False)
         np.vecdot(plain, vector, out=cosine[block])
         if vectors.dtype == np.int8:
             cosine[block] /= np.maximum(np.sqrt(np.vecdot(plain, plain)), np.float32(1))
-
-    _in_blocks(len(rows), compare, size=_COMPARED_BLOCK)
     return cosine
 
 
@@ -128,36 +124,24 @@ def expected_cosines(signs: Signs, vector: Floats) -> Floats:
     query = read_signs(vector[None])[:, 0]
     of_count = np.cos(np.pi / dimensions * np.arange(dimensions + 1)).astype(np.float32)
     cosine = np.empty(signs.shape[1], np.float32)
-
-    def compare(block: slice) -> None:
-        unequal = np.zeros(block.stop - block.start, np.uint16)
+    different, bits = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint8)
+    for block in blocks_of(len(cosine)):
+        size = block.stop - block.start
+        unequal = np.zeros(size, np.uint16)
         for row, word in zip(signs, query, strict=True):
-            unequal += np.bitwise_count(row[block] ^ word)
-        np.take(of_count, unequal, out=cosine[block])
-
-    in_blocks(len(cosine), compare)
+            np.bitwise_xor(row[block], word, out=different[:size])
+            unequal += np.bitwise_count(different[:size], out=bits[:size])
+        cosine[block] = of_count[unequal]
     return cosine
 
 
-def in_blocks(count: int, work: Callable[[slice], None]) -> None:
-    """Do `work` for all of `count` elements, some at a time, in two threads."""
-    _in_blocks(count, work, size=_BLOCK)
+def blocks_of(count: int, *, size: int = _BLOCK) -> Iterator[slice]:
+    """Return slices of all of `count` elements, some at a time.
 
-
-def _in_blocks(count: int, work: Callable[[slice], None], *, size: int) -> None:
-    blocks = [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-    def do(share: Sequence[slice]) -> None:
-        for block in share:
-            work(block)
-
-    if len(blocks) <= 1:
-        do(blocks)
-        return
-    with ThreadPoolExecutor(1) as executor:
-        second = executor.submit(do, blocks[1::2])
-        do(blocks[::2])
-        second.result()
+    In one thread: two that take turns after each of so many short steps wait for each other on a busy machine.
+    """
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
 
 
 def _as_bytes(vectors: Floats) -> NDArray[np.int8]:

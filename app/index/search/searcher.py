@@ -71,8 +71,9 @@ class Searcher:
     ) -> LoadedScope | None:
         """Return the entries of a scope as they are now; None if they are searched by the database's indexes."""
         segment = segment_scope(scope)
-        if segment == SearchScope(segment.kinds) and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
-            segment = segment_scope(scope, by_project=True)  # all of the tenant, if no project is named
+        is_of_all = scope.project is not None and segment == SearchScope(segment.kinds)
+        if is_of_all and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
+            segment = segment_scope(scope, by_project=True)
         loaded = await self._resident.load(tx, tenant_id, segment, ann.space, max_entries=ann.exact_entries)
         return None if loaded is None else LoadedScope(scope, segment, *loaded, ann.space.id)
 

@@ -22,7 +22,7 @@ from app.index.analyser.word_weights import WordWeights
 from app.index.entry_ids import EntryIds, ids_of_numbers, numbers_of_ids, rows_with
 from app.index.schemas import BM25_B, BM25_K1, EntryKind, PlaceOrder, SearchHit, SearchResult, SearchScope
 from app.index.search.dictionaries import NONE, Codes, Rows
-from app.index.search.piece_vectors import cosines, expected_cosines, in_blocks
+from app.index.search.piece_vectors import blocks_of, cosines, expected_cosines
 from app.index.search.segment import Flags, Floats, SegmentView, microseconds, piece_rows
 
 KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEMORY)
@@ -194,11 +194,8 @@ def _find_candidates(
     rows, selection = matched.rows, matched.selection
     cosine, pieces = _expected_cosines(view, selection, vector), view.columns.pieces[selection]
     match = np.empty(len(rows), dtype=np.float32)
-
-    def estimate_block(block: slice) -> None:
+    for block in blocks_of(len(rows)):
         match[block] = estimate(cosine[block], pieces[block], matched.bm25[block], matched.share[block])
-
-    in_blocks(len(rows), estimate_block)
     pool = _largest(match, _POOL)
     if vector is not None:
         cosine = _cosines(view, rows[pool], rows[pool], vector)

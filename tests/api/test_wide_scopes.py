@@ -269,7 +269,12 @@ async def search(service: Service, client: Client, scope: SearchScope, query: Pr
     caller = Caller(client.tenant_id, KeyId(uuid4()), frozenset(KeyScope), agent_id=None, long_term_enabled=True)
     async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
         return await service.container.index.search(
-            caller, tx, scope=scope, query=query, min_candidates=10, rank=lambda found: found,
+            caller,
+            tx,
+            scope=scope,
+            query=query,
+            min_candidates=10,
+            rank=lambda found: found,
             estimate=partial(estimate, Question(query)),
         )
 
@@ -351,7 +356,11 @@ async def test_more_matches_than_may_be_compared_still_give_an_answer(
     service: Service, library: Client, tmp_path_factory: Any
 ) -> None:
     async with open_service(
-        service.database, tmp_path_factory.mktemp("few"), exact_scope_entries=60, recall_pool=20, text_candidates=100,
+        service.database,
+        tmp_path_factory.mktemp("few"),
+        exact_scope_entries=60,
+        recall_pool=20,
+        text_candidates=100,
         resident_index_mb=0,
     ) as few:
         found = await search(

@@ -195,6 +195,8 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         container = replace(built, first_tenant_id=first_tenant_id, embed_meter=meter)
         for runtime in container.index.spaces.runtimes.values():
             stack.push_async_callback(_end, asyncio.create_task(runtime.ann.run_forever()))
+        loading = asyncio.create_task(container.index.resident.load_forever(base.database))
+        stack.push_async_callback(_end, loading)
         await container.webhooks.outbox.refresh()
         stack.push_async_callback(_end, asyncio.create_task(container.webhooks.outbox.follow_forever()))
         stack.push_async_callback(container.webhooks.sender.close)

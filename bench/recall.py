@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 from uuid import UUID, uuid4
@@ -41,7 +42,7 @@ from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.service import PreparedQuery
 from app.index.spaces.runtime import ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
-from app.recall.ranking import Question, rank
+from app.recall.ranking import Question, estimate, rank
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
@@ -217,11 +218,11 @@ class Bench:
         self, tenant: Tenant, scope: SearchScope, query: PreparedQuery, k: int = 10
     ) -> tuple[SearchResult, float]:
         """One search as the service does it, and its milliseconds."""
-        caller = self.caller(tenant)
+        caller, match = self.caller(tenant), partial(estimate, Question(query))
         started = time.perf_counter()
         async with self.container.database.transaction(tenant.id, read_only=True) as tx:
             found = await self.container.index.search(
-                caller, tx, scope=scope, query=query, min_candidates=k, rank=lambda found: found
+                caller, tx, scope=scope, query=query, min_candidates=k, rank=lambda found: found, estimate=match
             )
         return found, 1000 * (time.perf_counter() - started)
 

@@ -219,16 +219,26 @@ class PlaceOrder:
     """The order of entries by conversation and position: `rows` are indexes into their arrays.
 
     `derived`: arrays that a ranking has computed from these entries alone, for the next search of the same ones. An
-    order is replaced when entries are added.
+    order is replaced when entries are added. `places`: the inverse, computed when it is first needed.
     """
 
     rows: NDArray[np.int64]
     derived: Sequence[NDArray[np.bool_]] = ()
+    places: NDArray[np.int64] | None = None
+
+    def places_of(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Return the places of some entries in the order."""
+        if self.places is None:
+            places = np.empty(len(self.rows), dtype=np.int64)
+            places[self.rows] = np.arange(len(self.rows))
+            self.places = places
+        return self.places[rows]
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of the arrays."""
-        return self.rows.nbytes + sum(array.nbytes for array in self.derived)
+        places = 0 if self.places is None else self.places.nbytes
+        return self.rows.nbytes + places + sum(array.nbytes for array in self.derived)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from app.index.schemas import (
 from app.index.search.removals import REMOVALS, Removal, delete_old_removals, removal_messages
 from app.index.search.resident import ResidentIndex
 from app.index.search.searcher import LoadedScope, RankingT, Searcher
+from app.index.search.segment_search import EstimateMatch
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
 from app.index.vector_ahead import VectorAhead
 from app.index.write import removal_store, store
@@ -71,8 +72,7 @@ __all__ = [
     "read_chosen_space",
 ]
 
-# analysing less text than this takes about a millisecond: not worth a thread
-_INLINE_CHARACTERS = 4_000
+_INLINE_CHARACTERS = 4_000  # analysing less text takes about a millisecond: not worth a thread
 # up to this many vectors, as of a typical user message, are made at once even under load
 _FEW_VECTORS = 4
 # bounds the vectors made while callers wait, as a number of appends of the largest allowed size
@@ -467,16 +467,17 @@ class SearchIndex:
         query: PreparedQuery,
         min_candidates: int,
         rank: Callable[[SearchResult], RankingT],
+        estimate: EstimateMatch,
         loaded: LoadedScope | None = None,
     ) -> RankingT:
-        """Rank the entries in scope by how well they match a query: all of them, if the scope fits into memory.
+        """Rank the entries in scope by how well they match a query: all, or candidates of a large scope (`estimate`).
 
-        Of a larger scope, candidates are compared: at least `min_candidates` by words, and as many by vector. `rank` is
-        called once, for many entries in a thread. `loaded` is what `load` has returned for the same scope.
+        These are `min_candidates` by words, and as many by vector, if it is not in memory. `rank` may run in a thread.
         """
-        ann = self.runtime(query.space_id).ann
-        pool = max(_MIN_POOL, min_candidates)
-        return await self._searcher.search(tx, caller.tenant_id, ann, scope, query, pool=pool, rank=rank, loaded=loaded)
+        ann, pool = self.runtime(query.space_id).ann, max(_MIN_POOL, min_candidates)
+        return await self._searcher.search(
+            tx, caller.tenant_id, ann, scope, query, pool=pool, rank=rank, estimate=estimate, loaded=loaded
+        )
 
     def evict_tenant(self, caller: Caller) -> None:
         """Let all processes evict the tenant's entries and names from memory."""

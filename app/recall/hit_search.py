@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
 from app.conversations.schemas.conversations import Hydrated, Turn
@@ -21,7 +22,7 @@ from app.memory.longterm.service import Memories
 from app.memory.schemas import Fact
 from app.memory.service import FactService
 from app.recall.hits import HitContents
-from app.recall.ranking import Question, Ranking, rank
+from app.recall.ranking import Question, Ranking, estimate, rank
 from app.recall.scoring import CALIBRATED_SPACES
 from app.tenancy.schemas import Caller
 
@@ -79,6 +80,7 @@ class HitSearch:
                 query=query,
                 min_candidates=k,
                 rank=lambda result: rank(result, question, is_calibrated=is_calibrated),
+                estimate=partial(estimate, question),
                 loaded=loaded,
             )
 

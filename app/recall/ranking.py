@@ -24,8 +24,10 @@ from app.recall.scoring import (
     DEFAULT_WEIGHTS,
     EntryFeatures,
     Floats,
+    RankingWeights,
     Scores,
     Surroundings,
+    estimate_match,
     read_surroundings,
     score,
 )
@@ -204,6 +206,19 @@ def read_intent(query: str, participants: Sequence[Participant], language: str =
     return SpeakerIntent(role=Role.USER) if is_about_oneself(query, asked, language) else SpeakerIntent()
 
 
+def estimate(question: Question, cosine: Floats, pieces: NDArray[np.int32], bm25: Floats, share: Floats) -> Floats:
+    """Return how well entries match a question by themselves, for the choice of those that `rank` compares."""
+    return estimate_match(
+        cosine,
+        pieces,
+        bm25,
+        share,
+        by_vector=question.query.vector is not None,
+        by_words=question.query.by_words,
+        weights=_weights(question),
+    )
+
+
 def rank(result: SearchResult, question: Question, *, is_calibrated: bool) -> Ranking:
     """Score all entries in scope, and select the hits.
 
@@ -219,7 +234,7 @@ def rank(result: SearchResult, question: Question, *, is_calibrated: bool) -> Ra
         by_words=bool(result.lexemes),
         size=result.size,
         explain=question.explain,
-        weights=replace(DEFAULT_WEIGHTS, **question.configuration),
+        weights=_weights(question),
     )
     is_hit = np.ones(len(result.cosine), dtype=np.bool_)
     if not by_vector:
@@ -231,6 +246,10 @@ def rank(result: SearchResult, question: Question, *, is_calibrated: bool) -> Ra
     degraded = [query.degraded] if query.degraded else []
     degraded += ["vectors_pending"] if by_vector and result.vectors_pending else []
     return Ranking(result, scores, np.flatnonzero(is_hit), is_calibrated, degraded)
+
+
+def _weights(question: Question) -> RankingWeights:
+    return replace(DEFAULT_WEIGHTS, **question.configuration)
 
 
 def _features(result: SearchResult, query: str, intent: SpeakerIntent) -> EntryFeatures:

@@ -261,6 +261,25 @@ def _rivals(odds: Floats, text_hash: Hashes | None) -> tuple[NDArray[np.intp], F
     return first, through - np.where(hashes == 0, own, own[places][group]), float((own * is_counted).sum())
 
 
+def estimate_match(
+    cosine: Floats,
+    pieces: NDArray[np.int32],
+    bm25: Floats,
+    share: Floats,
+    *,
+    by_vector: bool,
+    by_words: bool,
+    weights: RankingWeights = DEFAULT_WEIGHTS,
+) -> Floats:
+    """Return the match of entries with the question, by which candidates are chosen in a large scope."""
+    meaning = _meaning(cosine, pieces, share, weights) if by_vector else _expected_meaning(share)
+    if not by_words:
+        return meaning
+    match = meaning * np.float32(weights.meaning) + share * np.float32(weights.share)
+    match += bm25 / (bm25 + np.float32(weights.half_words)) * np.float32(weights.words)
+    return match.astype(np.float32, copy=False)
+
+
 def _write_match(
     features: EntryFeatures,
     terms: Mapping[str, Floats],

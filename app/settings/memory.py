@@ -29,10 +29,10 @@ class IndexSettings(SettingsGroup):
         default="auto", description="Language of all texts in its script; `auto`: the language that each text shows."
     )
     exact_scope_entries: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=200_000, description="Largest scope that is searched exactly; larger ones use the vector index."
+        default=200_000, description="Largest scope that is searched exactly; in larger ones candidates are compared."
     )
     resident_index_mb: Annotated[int, Field(ge=0, le=1_048_576)] = Field(
-        default=512, description="Memory for the entries that a process searches, about 2 KiB each; 0 keeps none."
+        default=512, description="Memory for searched entries, 2 KiB each or 1 KiB in large scopes; 0 keeps none."
     )
     passage_tokens: Annotated[int, Field(ge=50, le=4_000)] = Field(
         default=400, description="Longest turn that recall shows whole; of a longer one it shows passages of this size."

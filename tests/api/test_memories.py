@@ -692,7 +692,7 @@ async def test_a_context_survives_a_search_that_breaks(service: Service, client:
 async def test_a_wide_tenant_finds_the_memories_of_its_agents(service: Service, tmp_path_factory: Any) -> None:
     """By the indexes and not exactly; what has expired and what is another agent's is left out there too."""
     folder = tmp_path_factory.mktemp("wide")
-    limits = {"exact_scope_entries": 5, "tier_fresh_vectors": 1, "recall_pool": 20}
+    limits = {"exact_scope_entries": 5, "tier_fresh_vectors": 1, "recall_pool": 20, "resident_index_mb": 0}
     async with open_service(service.database, folder, **limits) as wide, await wide.new_tenant() as client:
         conversation = await client.conversation()
         await client.append(conversation, *(f"turn {number} about parrots" for number in range(20)))

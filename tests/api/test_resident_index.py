@@ -83,9 +83,9 @@ async def test_scopes_that_are_not_kept_take_no_memory(service: Service, tmp_pat
         assert (len(resident), resident.nbytes) == (0, 0)
 
 
-async def test_what_grows_beyond_its_limit_is_not_kept(service: Service, tmp_path: Path) -> None:
+async def test_what_grows_beyond_the_memory_is_not_kept(service: Service, tmp_path: Path) -> None:
     async with (
-        open_service(service.database, tmp_path, exact_scope_entries=5) as opened,
+        open_service(service.database, tmp_path, exact_scope_entries=5, compact_entry_bytes=2**28) as opened,
         await opened.new_tenant() as client,
     ):
         resident = opened.container.index.resident
@@ -111,7 +111,7 @@ async def test_an_entry_with_many_vectors_takes_no_more_than_the_limit(service: 
         connection = await asyncpg.connect(service.database.superuser)
         await connection.execute(
             "insert into vectors (tenant_id, entry_id, space_id, part, embedding)"
-            " select tenant_id, entry_id, space_id, part + n, embedding from vectors, generate_series(1, 400) n"
+            " select tenant_id, entry_id, space_id, part + n, embedding from vectors, generate_series(1, 2000) n"
             " where tenant_id = $1",
             client.tenant_id,
         )

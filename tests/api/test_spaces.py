@@ -569,7 +569,7 @@ async def test_a_drop_that_is_interrupted_goes_on_where_it_was(
 async def test_a_wide_tenant_has_its_vector_index_before_the_switch(
     pair: tuple[Service, Service], own: TestDatabase, fake: FakeOpenAI, tmp_path: Path
 ) -> None:
-    wide = both(fake, exact_scope_entries=60, recall_pool=20, text_candidates=100)
+    wide = both(fake, exact_scope_entries=60, recall_pool=20, text_candidates=100, resident_index_mb=0)
     async with (
         open_service(own, tmp_path, **wide) as service,
         stored(service, 150) as (client, _),

@@ -20,7 +20,12 @@ TURNS = 70
 async def wide(service: Service, tmp_path_factory: Any) -> AsyncIterator[Service]:
     """A service that takes 60 entries for a wide scope."""
     async with open_service(
-        service.database, tmp_path_factory.mktemp("wide"), exact_scope_entries=60, recall_pool=20, text_candidates=100
+        service.database,
+        tmp_path_factory.mktemp("wide"),
+        exact_scope_entries=60,
+        recall_pool=20,
+        text_candidates=100,
+        resident_index_mb=0,
     ) as opened:
         yield opened
 

@@ -1,8 +1,9 @@
-"""Scopes too wide for the exact search: the vector index and the rarer words give the same, k of k."""
+"""Scopes too wide for the memory: the vector index and the rarer words give the same as the exact search, k of k."""
 
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,7 +19,7 @@ from app.index.schemas import EntryKind, SearchResult, SearchScope
 from app.index.search import ann_search as wide_search
 from app.index.search.ann_search import AnnQuery, Space, TenantCounts, ann_statement
 from app.index.search.search_statement import StatementArguments, WordColumns
-from app.recall.ranking import Question, rank
+from app.recall.ranking import Question, estimate, rank
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
 from tests.api.test_statements import _as_text, explain
@@ -32,7 +33,7 @@ ROWS = 160
 @pytest.fixture(scope="module")
 async def wide(service: Service, tmp_path_factory: Any) -> AsyncIterator[Service]:
     async with open_service(
-        service.database, tmp_path_factory.mktemp("wide"), exact_scope_entries=60, recall_pool=40
+        service.database, tmp_path_factory.mktemp("wide"), exact_scope_entries=60, recall_pool=40, resident_index_mb=0
     ) as opened:
         yield opened
 
@@ -268,7 +269,13 @@ async def search(service: Service, client: Client, scope: SearchScope, query: Pr
     caller = Caller(client.tenant_id, KeyId(uuid4()), frozenset(KeyScope), agent_id=None, long_term_enabled=True)
     async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
         return await service.container.index.search(
-            caller, tx, scope=scope, query=query, min_candidates=10, rank=lambda found: found
+            caller,
+            tx,
+            scope=scope,
+            query=query,
+            min_candidates=10,
+            rank=lambda found: found,
+            estimate=partial(estimate, Question(query)),
         )
 
 
@@ -336,6 +343,7 @@ async def test_a_wide_search_takes_few_round_trips(crowd: Client) -> None:
         "index_entries e where",
         "count_in_scope",
         "match_in_scope",
+        "match_in_scope",
         "by_vector",
         "vector_send",
         "JOIN turns",
@@ -348,7 +356,12 @@ async def test_more_matches_than_may_be_compared_still_give_an_answer(
     service: Service, library: Client, tmp_path_factory: Any
 ) -> None:
     async with open_service(
-        service.database, tmp_path_factory.mktemp("few"), exact_scope_entries=60, recall_pool=20, text_candidates=100
+        service.database,
+        tmp_path_factory.mktemp("few"),
+        exact_scope_entries=60,
+        recall_pool=20,
+        text_candidates=100,
+        resident_index_mb=0,
     ) as few:
         found = await search(
             few, library, SearchScope(kinds=[EntryKind.TURN]), PreparedQuery(" ".join(VOCABULARY[:2]), max_words=64)

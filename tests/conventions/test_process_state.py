@@ -132,6 +132,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         "entries by tenant, scope and space, read in a transaction of the tenant",
     ),
     "app.index.search.resident.ResidentIndex._of_tenant": (Why.TENANT, "the same, of each tenant"),
+    "app.index.search.resident.ResidentIndex._due": (Why.TENANT, "those of `_cached` that are read in the background"),
     # jobs
     "app.worker.runner.Worker._running": (Why.TENANT, "jobs that this worker runs"),
     "app.worker.runner.Worker._given_up": (Why.TENANT, "jobs that another worker has now"),

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from app.core.ids import KeyId, parse_id
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import BM25_B, BM25_K1, EntryKind, Mode, SearchResult, SearchScope
 from app.index.service import PreparedQuery
+from app.recall.ranking import Question, estimate
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
 from tests.support.api import Client, Service, open_service
@@ -401,7 +403,13 @@ async def compare(pair: tuple[Service, Service], client: Client, history: Histor
             )
             async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
                 found = await index.search(
-                    caller, tx, scope=scope, query=query, min_candidates=10, rank=lambda found: found
+                    caller,
+                    tx,
+                    scope=scope,
+                    query=query,
+                    min_candidates=10,
+                    rank=lambda found: found,
+                    estimate=partial(estimate, Question(query)),
                 )
             check(found, [row for row in rows if in_scope(row, scope)], query)
             history.counts["comparisons"] += 1

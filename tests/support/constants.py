@@ -12,6 +12,10 @@ _KEYS: Final = "app.providers.identity.issuer_keys"
 
 CONSTANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "audit_flush_s": ("app.audit.service._FLUSH_S",),
+    "compact_entry_bytes": ("app.index.search.resident._BYTES_PER_COMPACT_ENTRY",),
+    "compared_candidates": ("app.index.search.segment_search._BEST",),
+    "compared_entries": ("app.index.search.searcher._COMPARED",),
+    "compared_vectors": ("app.index.search.segment_search._POOL",),
     "concurrent_calls_shared": ("app.tenancy.service._SHARED_CALLS",),
     "concurrent_calls_wait_s": ("app.tenancy.service._CALL_WAIT_S",),
     "concurrent_calls_waiting": ("app.tenancy.service._MAX_WAITING_CALLS",),

@@ -154,19 +154,27 @@ def _scope_arguments(scope: SearchScope) -> list[object]:
 
 
 async def find_best_by_words(
-    tx: Transaction, scope: SearchScope, lexemes: Sequence[str], corpus: CorpusStatistics, *, pool: int, matches: int
+    tx: Transaction,
+    scope: SearchScope,
+    lexemes: Sequence[str],
+    corpus: CorpusStatistics,
+    *,
+    pool: int,
+    matches: int,
+    by_share: bool = False,
 ) -> list[UUID]:
     """Return the best `pool` entries by words, and those with the score of the last, like the exact search.
 
-    Some may be missing only if more than `matches` entries had to be scored at once.
+    The score is BM25, or with `by_share` the weight of the words that an entry has: a long entry with all words of the
+    query has a low BM25. Some may be missing only if more than `matches` entries had to be scored at once.
     """
-    words = words_by_rarity(lexemes, corpus)
+    words = words_by_rarity(lexemes, corpus, by_share=by_share)
     best = TopEntries(pool)
     query = first_words(words, matches=_FIRST_MATCHES * pool)
     done, left = words[:query], words[query:]
     query = match_any([word.lexeme for word in done])
     while done:
-        best.add(await _score_matches(tx, scope, query, lexemes, corpus, pool=pool, matches=matches))
+        best.add(await _score_matches(tx, scope, query, lexemes, corpus, pool=pool, matches=matches, by_share=by_share))
         if best.threshold:
             break
         if not left:
@@ -175,7 +183,7 @@ async def find_best_by_words(
         query = candidate_query(left[:1], without=done, score=0) or ""
         done, left = [*done, left[0]], left[1:]
     if (rest := candidate_query(left, without=done, score=best.threshold)) is not None:
-        best.add(await _score_matches(tx, scope, rest, lexemes, corpus, pool=pool, matches=matches))
+        best.add(await _score_matches(tx, scope, rest, lexemes, corpus, pool=pool, matches=matches, by_share=by_share))
     return list(best.scores)
 
 
@@ -188,16 +196,18 @@ async def _score_matches(
     *,
     pool: int,
     matches: int,
+    by_share: bool,
 ) -> dict[UUID, float]:
     """Score the matches of a tsquery; return the best and a bounded number of ties with the last one."""
     args = StatementArguments(query, matches, *_scope_arguments(scope))
     words = WordColumns(args, lexemes)
     best, ties = args.add(pool), args.add(_TIES * pool)
+    score = words.share("m", "w") if by_share else words.bm25("m", "w")
     rows = await tx.fetch(
         f"""
-        select entry_id, bm25 from (
+        select entry_id, score from (
             select * from (
-                select m.entry_id, m.occurred_at, {words.bm25("m", "w")} as bm25
+                select m.entry_id, m.occurred_at, {score} as score
                 from (
                     select m.entry_id, m.occurred_at, {norm("m.doc_length", "c.mean_length")} as norm
                            {words.counted("m.lexemes")}
@@ -211,13 +221,13 @@ async def _score_matches(
                 cross join (select true as one {words.given(args, corpus.weights)}) w
                 offset 0
             ) scored
-            where bm25 > 0 order by bm25 desc fetch first ({best}::integer) rows with ties
+            where score > 0 order by score desc fetch first ({best}::integer) rows with ties
         ) best
-        order by bm25 desc, occurred_at desc, entry_id limit {ties}::integer
+        order by score desc, occurred_at desc, entry_id limit {ties}::integer
         """,  # noqa: S608
         *args.values,
     )
-    return {row["entry_id"]: row["bm25"] for row in rows}
+    return {row["entry_id"]: row["score"] for row in rows}
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,10 @@ def weight(entries: int, frequency: int) -> float:
     return (BM25_K1 + 1) * math.log(1 + (entries - frequency + 0.5) / (frequency + 0.5))
 
 
-def words_by_rarity(lexemes: Sequence[str], corpus: CorpusStatistics) -> list[QueryWord]:
-    """Return the words that any entry has, the rarest first."""
+def words_by_rarity(lexemes: Sequence[str], corpus: CorpusStatistics, *, by_share: bool = False) -> list[QueryWord]:
+    """Return the words that any entry has, the rarest first. `by_share`: a score is the sum of the words' weights."""
     # a word occurs in an entry at most as often as the entry is long; this is the limit for the longest
-    max_size = 1 / (1 + BM25_K1 * BM25_B / corpus.mean_length)
+    max_size = 1.0 if by_share else 1 / (1 + BM25_K1 * BM25_B / corpus.mean_length)
     words: list[QueryWord] = []
     for lexeme, frequency in zip(lexemes, corpus.frequencies, strict=True):
         if frequency:

@@ -6,6 +6,10 @@ Messages about deletions only serve to delete from memory soon.
 
 Segments are keyed by tenant, scope and embedding space, and loaded under the tenant's row-level security.
 
+A scope of more entries than a search compares is kept too, with vectors in the compact form, of which a search compares
+candidates. To read so many entries takes tens of seconds, so no search waits for it: `load_due` reads them in the
+background, and until then `load` returns None.
+
 Three verbs say what leaves memory:
 
 - remove: entries leave a segment, because they were deleted from the database. The segment stays.
@@ -18,15 +22,18 @@ import asyncio
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeAlias
 from uuid import UUID
 
 from app.core.database.reader import DatabaseReader
-from app.core.database.transactions import Transaction
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import AppError
 from app.core.ids import TenantId
+from app.core.telemetry import get_logger
 from app.index.entry_ids import EntryIds, ids_of_numbers, numbers_of_ids
 from app.index.schemas import EntryKind, SearchScope
 from app.index.search import segment_store
@@ -44,6 +51,8 @@ _MANY_ENTRIES_S: Final = 30.0
 _MANY_VECTORS_S: Final = 600.0
 """Until a scope with few entries, but too many vectors, is read again."""
 _MAX_CHANGES: Final = 4096
+_CHANGED_SHARE: Final = 64
+"""Changes that are read one by one, up to 1/64 of a segment if that is more: to read all of it again takes longer."""
 _MAX_PENDING: Final = 100
 """Removals that wait for the lock of one segment. With more, the segment is evicted."""
 _MAX_CACHED: Final = 50_000
@@ -51,6 +60,11 @@ _MAX_EXAMINED: Final = 1000
 """Segments that one search examines, and can evict."""
 _BYTES_PER_ENTRY: Final = 700
 """Of an entry without its vector: columns, terms, and the objects of Python."""
+_BYTES_PER_COMPACT_ENTRY: Final = 400
+"""The same in large scopes, where the objects are few for each entry."""
+_FLOAT_BYTES: Final = 4
+_BYTE_AND_SIGN: Final = 9 / 8
+"""Bytes per dimension of a compact vector."""
 _MANY_READ: Final = 500
 """Entries from which a segment is read from a standby."""
 _BUILT_INLINE: Final = 2048
@@ -69,8 +83,8 @@ class _CachedSegment:
     """A segment, if it is loaded, with its lock: one search at a time loads or refreshes it.
 
     `removed_ids`: entries that messages removed since the last search. `pending`: removals that arrived while it was
-    locked. `must_be_evicted`: by the search that has the lock. `own_bytes`: bytes of this object and its key,
-    `nbytes`: with those of the segment.
+    locked. `must_be_evicted`: by the search that has the lock. `is_read`: in the background, so that no search waits
+    for the lock. `own_bytes`: bytes of this object and its key, `nbytes`: with those of the segment.
     """
 
     own_bytes: int
@@ -82,6 +96,7 @@ class _CachedSegment:
     pending: list[_EntrySelector] = field(default_factory=list[_EntrySelector])
     too_large_until: float = 0.0
     must_be_evicted: bool = False
+    is_read: bool = False
 
 
 def segment_scope(scope: SearchScope, *, by_project: bool = False) -> SearchScope:
@@ -112,6 +127,8 @@ class ResidentIndex:
         self._reader = reader
         self._cached: OrderedDict[_SegmentKey, _CachedSegment] = OrderedDict()
         self._of_tenant: dict[TenantId, dict[_SegmentKey, _CachedSegment]] = {}
+        self._due: dict[_SegmentKey, Space] = {}
+        self._wake = asyncio.Event()
         self.nbytes = 0
         """About the bytes that all segments take."""
 
@@ -124,22 +141,31 @@ class ResidentIndex:
     ) -> tuple[SegmentView, int] | None:
         """Return the entries of the scope of a segment as this transaction sees them, and its time (microseconds).
 
-        None if they are more than fit. The caller is a transaction of the tenant.
+        None if they are more than fit, or are read in the background. More than `max_entries` are in the compact form.
+        The caller is a transaction of the tenant.
         """
         if tx.tenant_id != tenant_id:
             raise RuntimeError("a segment is loaded in a transaction of its own tenant")
-        limit = min(max_entries, self._max_bytes // (_BYTES_PER_ENTRY + 4 * space.dimensions))
+        limit = min(max_entries, self._max_bytes // (_BYTES_PER_ENTRY + _FLOAT_BYTES * space.dimensions))
         if not limit:
             return None
         key = (tenant_id, scope, space.id)
         cached = self._find_or_add(key)
-        if cached.too_large_until > time.monotonic():
+        if cached.is_read or cached.too_large_until > time.monotonic():
             return None
+        async with self._locked(key, cached):
+            loaded = await self._load(tx, key, cached, space, limit=limit)
+            view = None if loaded is None else loaded[0].view
+        self._evict_surplus(key)
+        return None if loaded is None or view is None else (view, loaded[1].now)
+
+    @asynccontextmanager
+    async def _locked(self, key: _SegmentKey, cached: _CachedSegment) -> AsyncGenerator[None]:
+        """Hold the lock of a segment, then apply what has arrived meanwhile."""
         async with cached.lock:
             cached.must_be_evicted = False
             try:
-                loaded = await self._load(tx, key, cached, space, limit=limit)
-                view = None if loaded is None else loaded[0].view
+                yield
             finally:
                 # to be evicted since then, or evicted before the lock was free
                 if cached.must_be_evicted or self._cached.get(key) is not cached:
@@ -147,8 +173,46 @@ class ResidentIndex:
                 self._apply(cached, cached.pending)
                 cached.pending.clear()
                 self._count_bytes(key, cached)
-        self._evict_surplus(key)
-        return None if loaded is None or view is None else (view, loaded[1].now)
+
+    async def load_forever(self, database: Database) -> None:
+        """Read large segments whenever a search has asked for them."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self.load_due(database)
+
+    async def load_due(self, database: Database) -> None:
+        """Read the large segments that searches have asked for, one after another."""
+        while self._due:
+            key, space = self._due.popitem()
+            cached = self._cached.get(key)
+            if cached is None or cached.segment is not None:
+                continue
+            cached.is_read = True
+            try:
+                async with self._locked(key, cached), database.transaction(key[0], read_only=True) as tx:
+                    await self._load_compact(tx, key, cached, space)
+            except AppError as error:
+                get_logger().warning("segment.failed", code=error.code, tenant_id=key[0])
+            finally:
+                cached.is_read = False
+            self._evict_surplus(key)
+
+    async def _load_compact(self, tx: Transaction, key: _SegmentKey, cached: _CachedSegment, space: Space) -> None:
+        limit = self._compact_limit(space)
+        cached.too_large_until = time.monotonic() + _MANY_VECTORS_S  # unless they fit
+        state, entry_ids = await segment_store.list_entries(tx, key[0], key[1], limit=limit + 1)
+        if len(entry_ids) > limit:
+            return
+        try:
+            segment = await self._read(tx, key[0], entry_ids, space, is_compact=True)
+        except SegmentTooLargeError:
+            return
+        if segment.nbytes <= self._max_bytes:
+            cached.segment, cached.state, cached.too_large_until = segment, state, 0.0
+
+    def _compact_limit(self, space: Space) -> int:
+        return int(self._max_bytes // (_BYTES_PER_COMPACT_ENTRY + _BYTE_AND_SIGN * space.dimensions))
 
     def _find_or_add(self, key: _SegmentKey) -> _CachedSegment:
         cached = self._cached.get(key)
@@ -177,17 +241,33 @@ class ResidentIndex:
                 if len(entry_ids) <= limit:
                     segment = await self._read(tx, tenant_id, entry_ids, space)
         except SegmentTooLargeError:
-            self._unload(cached)
-            cached.too_large_until = time.monotonic() + _MANY_VECTORS_S
+            self._refuse(key, cached, space, _MANY_VECTORS_S)
             return None
-        if segment is None or segment.live_count > limit or segment.nbytes > self._max_bytes:
-            self._unload(cached)
-            cached.too_large_until = time.monotonic() + _MANY_ENTRIES_S
+        if (
+            segment is None
+            or segment.nbytes > self._max_bytes
+            or segment.live_count > self._limit_of(segment, limit, space)
+        ):
+            self._refuse(key, cached, space, _MANY_ENTRIES_S)
             return None
         cached.segment, cached.state = segment, state
         return segment, state
 
-    async def _read(self, tx: Transaction, tenant_id: TenantId, entry_ids: EntryIds, space: Space) -> Segment:
+    def _limit_of(self, segment: Segment, limit: int, space: Space) -> int:
+        return self._compact_limit(space) if segment.is_compact else limit
+
+    def _refuse(self, key: _SegmentKey, cached: _CachedSegment, space: Space, seconds: float) -> None:
+        """Unload a segment that is too large for a while; read it in the compact form if that may fit."""
+        was_compact = cached.segment is not None and cached.segment.is_compact
+        self._unload(cached)
+        cached.too_large_until = time.monotonic() + seconds
+        if not was_compact:
+            self._due[key] = space
+            self._wake.set()
+
+    async def _read(
+        self, tx: Transaction, tenant_id: TenantId, entry_ids: EntryIds, space: Space, *, is_compact: bool = False
+    ) -> Segment:
         """Read entries into a new segment, from a standby if they are many.
 
         A standby may show changes that the snapshot of the list does not: as any later statement does. They are read
@@ -195,9 +275,12 @@ class ResidentIndex:
         the transactions that are running.
         """
         if self._reader is None or len(entry_ids) < _MANY_READ:
-            return await read_segment(tx, tenant_id, entry_ids, space, max_bytes=self._max_bytes)
+            return await read_segment(tx, tenant_id, entry_ids, space, max_bytes=self._max_bytes, is_compact=is_compact)
         return await self._reader.read(
-            tx, lambda reading: read_segment(reading, tenant_id, entry_ids, space, max_bytes=self._max_bytes)
+            tx,
+            lambda reading: read_segment(
+                reading, tenant_id, entry_ids, space, max_bytes=self._max_bytes, is_compact=is_compact
+            ),
         )
 
     async def _refresh(
@@ -211,12 +294,13 @@ class ResidentIndex:
     ) -> SegmentState | None:
         """Bring a segment up to date; None if it has to be read again."""
         tenant_id, scope, _ = key
-        changes = await segment_store.list_changes(tx, tenant_id, scope, since=state.snapshot, limit=_MAX_CHANGES)
+        limit = max(_MAX_CHANGES, len(segment) // _CHANGED_SHARE)
+        changes = await segment_store.list_changes(tx, tenant_id, scope, since=state.snapshot, limit=limit)
         if (
             changes.state.server != state.server
             or not 0 <= changes.state.now - state.now < MAX_AGE_US
-            or len(changes.changed_ids) == _MAX_CHANGES
-            or len(changes.removed_ids) == _MAX_CHANGES
+            or len(changes.changed_ids) == limit
+            or len(changes.removed_ids) == limit
         ):
             return None
         # a late message may be about an entry that was deleted, stored again and read before it arrived
@@ -265,6 +349,7 @@ class ResidentIndex:
         self._unload(cached)
         if self._cached.get(key) is cached:
             self.nbytes -= cached.nbytes
+            self._due.pop(key, None)
             del self._cached[key], self._of_tenant[key[0]][key]
             if not self._of_tenant[key[0]]:
                 del self._of_tenant[key[0]]
@@ -317,12 +402,24 @@ class ResidentIndex:
 
 
 async def read_segment(
-    tx: Transaction, tenant_id: TenantId, entry_ids: EntryIds, space: Space, *, max_bytes: float = math.inf
+    tx: Transaction,
+    tenant_id: TenantId,
+    entry_ids: EntryIds,
+    space: Space,
+    *,
+    max_bytes: float = math.inf,
+    is_compact: bool = False,
 ) -> Segment:
     """Read entries into a new segment. Raises SegmentTooLargeError if they take more than `max_bytes`."""
-    segment = Segment(space.dimensions, room=len(entry_ids))
+    segment = Segment(space.dimensions, room=len(entry_ids), is_compact=is_compact)
     await segment_store.read_entries(
-        tx, tenant_id, entry_ids, segment.add, space_id=space.id, dimensions=space.dimensions, max_bytes=max_bytes
+        tx,
+        tenant_id,
+        entry_ids,
+        segment.add,
+        space_id=space.id,
+        dimensions=space.dimensions,
+        max_bytes=max_bytes * _FLOAT_BYTES if is_compact else max_bytes,
     )
     if len(entry_ids) > _BUILT_INLINE:
         await asyncio.to_thread(segment.sort)

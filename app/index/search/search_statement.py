@@ -70,6 +70,11 @@ class WordColumns:
         terms = self._each(f"{weights}.w# * {entry}.t# / ({entry}.t# + {entry}.norm)")
         return f"coalesce({' + '.join(terms)}, 0)" if terms else "0::float8"
 
+    def share(self, entry: str, weights: str) -> str:
+        """Return the sum of the weights of the words that an entry has, with its words' columns."""
+        terms = self._each(f"case when {entry}.t# > 0 then {weights}.w# else 0 end")
+        return " + ".join(terms) if terms else "0::float8"
+
     def given(self, args: StatementArguments, weights: Sequence[float]) -> str:
         """Return columns `w1` … of known weights, as a list continuation."""
         padded = [*weights, *[0.0] * (len(self._queries) - len(weights))]

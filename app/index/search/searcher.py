@@ -1,12 +1,14 @@
 """The search of a scope: in process memory if it fits, else among candidates that the database's indexes find.
 
-Both ways give the same result for the entries that they compare: all of a scope in memory, or the candidates.
+In memory, all entries are compared, or candidates if they are very many. Each way gives the same result for the entries
+that it compares, with the statistics of the whole scope.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
+from uuid import UUID
 
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
@@ -20,7 +22,9 @@ from app.index.search.resident import ResidentIndex, read_segment, segment_scope
 from app.index.search.segment import SegmentView
 from app.index.search.segment_search import (
     CorpusCounts,
+    EstimateMatch,
     MatchedWords,
+    compare_candidates,
     compare_vectors,
     match_words,
     search_segment,
@@ -33,6 +37,8 @@ _IN_THREAD_ENTRIES: Final = 8_192
 """Comparing and ranking more entries than this would delay other requests."""
 _READ_ENTRIES: Final = 2_048
 """More entries than this are not read for one search alone."""
+_COMPARED: Final = 16_384
+"""Entries of a segment in the compact form that are all compared."""
 _MATCHES: Final = 50_000
 """Entries of a large scope that share a word with the query and are compared at once."""
 
@@ -65,10 +71,9 @@ class Searcher:
     ) -> LoadedScope | None:
         """Return the entries of a scope as they are now; None if they are searched by the database's indexes."""
         segment = segment_scope(scope)
-        if segment == SearchScope(segment.kinds) and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
+        is_of_all = scope.project is not None and segment == SearchScope(segment.kinds)
+        if is_of_all and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
             segment = segment_scope(scope, by_project=True)
-            if segment.project is None:
-                return None
         loaded = await self._resident.load(tx, tenant_id, segment, ann.space, max_entries=ann.exact_entries)
         return None if loaded is None else LoadedScope(scope, segment, *loaded, ann.space.id)
 
@@ -82,11 +87,13 @@ class Searcher:
         *,
         pool: int,
         rank: Callable[[SearchResult], RankingT],
+        estimate: EstimateMatch,
         loaded: LoadedScope | None = None,
     ) -> RankingT:
         """Rank the entries in scope by how well they match. `pool`: candidates of each way, if indexes are used.
 
-        `rank` is called once, for many entries in a thread. `loaded`: the scope, if `load` has returned it already.
+        `rank` is called once, for many entries in a thread. `estimate` chooses candidates in memory. `loaded`: the
+        scope, if `load` has returned it already.
         """
         if loaded is None or loaded.space_id != ann.space.id:  # the searched space may have changed since then
             loaded = await self.load(tx, tenant_id, ann, scope)
@@ -98,6 +105,8 @@ class Searcher:
 
         def search_and_rank() -> RankingT:
             matched = loaded.matched or self._match_words(loaded, query, allowed)
+            if loaded.view.signs is not None and len(matched.rows) > _COMPARED:
+                return rank(compare_candidates(loaded.view, matched, query.vector, estimate))
             return rank(compare_vectors(loaded.view, matched, query.vector))
 
         return await _run(loaded, search_and_rank)
@@ -132,11 +141,14 @@ class Searcher:
         counts = await ann.read_counts(tx, tenant_id)
         words = query.words(size.languages)
         corpus = await ann_search.count_words(tx, scope, words.lexemes, size)
-        best_by_words = await ann_search.find_best_by_words(
-            tx, scope, words.lexemes, corpus, pool=pool, matches=_MATCHES
-        )
+        best_by_words: dict[UUID, None] = {}
+        for by_share in (False, True):
+            best = await ann_search.find_best_by_words(
+                tx, scope, words.lexemes, corpus, pool=pool, matches=_MATCHES, by_share=by_share
+            )
+            best_by_words |= dict.fromkeys(best)
         ann_query = ann_search.AnnQuery(
-            query.vector, best_by_words, pool, by_index=counts.can_use_index, uncovered=counts.uncovered
+            query.vector, list(best_by_words), pool, by_index=counts.can_use_index, uncovered=counts.uncovered
         )
         candidates = await ann_search.find_candidates(tx, tenant_id, scope, ann_query, space=ann.space)
         if query.vector is not None and ann_query.by_index and candidates.nearest < pool:

@@ -1,10 +1,10 @@
 """Segment: the entries of one scope in process memory, as arrays. Pure.
 
-A segment has the columns that filters and ranking need, a vector per piece of text, and an inverted list of terms: for
-each term the rows that have it, with its count. No text is kept. Rows are only added; a changed entry gets a new row,
-and its old one is dead. When a quarter of the rows is dead, the segment is rebuilt without them. The row of a removed
-entry is dead too, its vectors become zero at once, and names that no other entry has are removed; its terms remain as
-hashes, without being found, until the segment is rebuilt.
+A segment has the columns that filters and ranking need, a vector per piece of text (in a compact form if there are
+many), and an inverted list of terms: for each term the rows that have it, with its count. No text is kept. Rows are
+only added; a changed entry gets a new row, and its old one is dead. When a quarter of the rows is dead, the segment is
+rebuilt without them. The row of a removed entry is dead too, its vectors become zero at once, and names that no other
+entry has are removed; its terms remain as hashes, without being found, until the segment is rebuilt.
 
 A search reads a `SegmentView`. It does not change when entries are added, changed or removed meanwhile, except that the
 vectors of removed entries become zero.
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from app.index.entry_ids import EntryIds, rows_with
 from app.index.schemas import PlaceOrder
 from app.index.search.dictionaries import NAME_COLUMNS, NONE, Codes, Dictionaries, Rows
+from app.index.search.piece_vectors import Floats, Numbers, PieceVectors, Signs
 
-Floats: TypeAlias = NDArray[np.float32]
 Flags: TypeAlias = NDArray[np.bool_]
 
 _POSITION_BITS: Final = 40
@@ -38,8 +38,8 @@ _DATES_BYTES: Final = 400
 _RECENT_SHARE: Final = 8
 """Terms of new rows are sorted into the list when the new rows are more than 1/8 of all."""
 _DEAD_SHARE: Final = 4
-_LENGTH_TOLERANCE: Final = 2e-6
-"""A vector whose squared length differs from 1 by less is not divided by its length again."""
+_FIRST_BITS: Final = 4
+_SORTED_AT_ONCE: Final = 4_000_000
 _MAX_EXPECTED: Final = 2
 """Vectors per entry for which a new segment has room from the start, at most."""
 
@@ -145,10 +145,33 @@ class RecentTerms:
             np.concatenate([part.count for part in parts]),
         )
 
+    def beginning_with(self, first_bits: int) -> "RecentTerms":
+        """Return the elements of the terms that begin with these bits."""
+        at = np.flatnonzero(self.terms >> np.uint64(64 - _FIRST_BITS) == np.uint64(first_bits))
+        return RecentTerms(self.terms[at], self.row[at], self.count[at])
+
     def find(self, term: int) -> tuple[Rows, NDArray[np.uint8]]:
         """Return the rows that have a term, and its counts."""
         rows = np.flatnonzero(self.terms == np.uint64(term))
         return self.row[rows], self.count[rows]
+
+
+def sort_parts(parts: "Sequence[RecentTerms]") -> Postings:
+    """Return the postings of all parts. Of many terms, a sixteenth is sorted at a time: to sort takes much memory."""
+    if sum(len(part.terms) for part in parts) <= _SORTED_AT_ONCE:
+        joined = RecentTerms.joined(parts)
+        return Postings.sort(joined.terms, joined.row, joined.count)
+    shares: list[Postings] = []
+    for first_bits in range(1 << _FIRST_BITS):
+        joined = RecentTerms.joined([part.beginning_with(first_bits) for part in parts])
+        shares.append(Postings.sort(joined.terms, joined.row, joined.count))
+    sizes = np.concatenate([np.diff(share.start) for share in shares])
+    return Postings(
+        np.concatenate([share.terms for share in shares]),
+        np.append(0, np.cumsum(sizes)),
+        np.concatenate([share.row for share in shares]),
+        np.concatenate([share.count for share in shares]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +213,14 @@ class EntryBatch:
 class SegmentView:
     """The entries of a segment at one moment. `live` are the rows that were neither removed nor replaced.
 
-    `by_place` are all rows in order of conversation and position.
+    `by_place` are all rows in order of conversation and position. `signs`: those of compact `vectors`, else None.
     """
 
     columns: Columns
     live: Flags
     by_place: PlaceOrder
-    vectors: Floats
+    vectors: Numbers
+    signs: Signs | None
     postings: Postings
     recent: RecentTerms
     texts: Dictionaries
@@ -231,16 +255,16 @@ class SegmentView:
 class Segment:
     """The owner of a scope's entries. Not thread-safe: one task changes it at a time."""
 
-    def __init__(self, dimensions: int, *, room: int = 0) -> None:
+    def __init__(self, dimensions: int, *, room: int = 0, is_compact: bool = False) -> None:
         """Make an empty segment. `room`: how many entries will be added, about."""
-        self._dimensions = dimensions
         self._room = room
+        self.is_compact = is_compact
         self._texts = Dictionaries.empty()
         self._dates: dict[tuple[int, int], str] = {}
         self._sources: dict[tuple[int, int], UUID] = {}
-        self._count = self._pieces = self._recent = 0
+        self._count = self._recent = 0
         self._columns = _empty_columns(0)
-        self._vectors = np.empty((0, dimensions), dtype=np.float32)
+        self._vectors = PieceVectors(dimensions, is_compact=is_compact)
         self._live = np.empty(0, dtype=np.bool_)
         self._by_place = PlaceOrder(np.empty(0, dtype=np.int64))
         self._postings = Postings.sort(*_no_terms())
@@ -255,7 +279,8 @@ class Segment:
             self._columns.take(count),
             self._live,
             self._by_place,
-            self._vectors[: self._pieces],
+            self._vectors.numbers,
+            self._vectors.signs,
             self._postings,
             self._recent_terms,
             self._texts,
@@ -294,30 +319,28 @@ class Segment:
         if self._room > self._count == 0:
             # about as many vectors for each of the others; room that is not written to takes no memory
             pieces = batch.pieces * self._room // len(batch)
-            self._grow(self._room, max(batch.pieces, min(pieces, _MAX_EXPECTED * self._room)))
+            self._grow(self._room)
+            self._vectors.reserve(max(batch.pieces, min(pieces, _MAX_EXPECTED * self._room)))
         self._unsorted.append(self._append(batch))
 
     def sort(self) -> None:
         """Make a new segment ready for searches."""
-        if len(self._vectors) > self._pieces + self._pieces // 4 + 64:
-            self._vectors = self._vectors[: self._pieces].copy()
-        self._recent_terms = RecentTerms.joined([self._recent_terms, *self._unsorted])
-        self._unsorted.clear()
+        self._vectors.trim()
         self._order(0, self._count)
-        self._sort_terms()
+        self._postings = sort_parts([self._recent_terms, *self._unsorted])
+        self._recent_terms, self._recent = RecentTerms(*_no_terms()), 0
+        self._unsorted.clear()
 
     def _append(self, batch: EntryBatch) -> RecentTerms:
         """Add rows, and return their terms."""
         added = self._coded(batch)
         start, stop = self._count, self._count + len(batch)
-        self._grow(stop, self._pieces + batch.pieces)
+        self._grow(stop)
         for name in _COLUMN_NAMES:
             getattr(self._columns, name)[start:stop] = getattr(added, name)
+        self._vectors.reserve(len(self._vectors) + batch.pieces)
         for vectors in batch.vectors:
-            stored = self._vectors[self._pieces : self._pieces + len(vectors)]
-            stored[:] = vectors
-            _normalise(stored)
-            self._pieces += len(vectors)
+            self._vectors.add(vectors)
         self._live = np.concatenate((self._live, np.ones(len(batch), dtype=np.bool_)))
         self._count, self._recent = stop, self._recent + len(batch)
         if batch.dates:
@@ -333,7 +356,7 @@ class Segment:
         """
         is_own = rows_with(self._columns.entry_id[: self._count], entry_ids)
         rows = np.flatnonzero(is_own)
-        self._vectors[piece_rows(self._columns.first_piece[rows], self._columns.pieces[rows])] = 0
+        self._vectors.clear(piece_rows(self._columns.first_piece[rows], self._columns.pieces[rows]))
         removed = self._columns.entry_id[: self._count][is_own & self._live]
         self._mark_rows_dead(np.flatnonzero(is_own & self._live))
         if len(rows):
@@ -399,11 +422,11 @@ class Segment:
             agent=coded(texts.agent, batch.agents),
             actor=coded(texts.actor, batch.actors),
             role=coded(texts.role, batch.roles),
-            first_piece=self._pieces + columns.first_piece,
+            first_piece=len(self._vectors) + columns.first_piece,
         )
 
-    def _grow(self, count: int, pieces: int) -> None:
-        """Make room. Views keep the old arrays."""
+    def _grow(self, count: int) -> None:
+        """Make room for entries. Views keep the old arrays."""
         if count > len(self._columns.kind):
             # a load of everything at once gets no more than it needs
             room = count if self._count == 0 else max(count, self._count + self._count // 4 + 64)
@@ -411,11 +434,6 @@ class Segment:
             for name in _COLUMN_NAMES:
                 getattr(columns, name)[: self._count] = getattr(self._columns, name)[: self._count]
             self._columns = columns
-        if pieces > len(self._vectors):
-            room = pieces if self._pieces == 0 else max(pieces, self._pieces + self._pieces // 4 + 64)
-            vectors = np.empty((room, self._dimensions), dtype=np.float32)
-            vectors[: self._pieces] = self._vectors[: self._pieces]
-            self._vectors = vectors
 
     def _sort_terms(self) -> None:
         terms, row, count = self._all_terms()
@@ -443,9 +461,9 @@ class Segment:
         terms, row, count = self._all_terms()
         is_kept = new_row[row] != NONE
         self._columns = replace(self._columns.take(live), first_piece=first)
-        self._vectors = self._vectors[kept_pieces]
+        self._vectors.keep(kept_pieces)
         self._live = np.ones(len(live), dtype=np.bool_)
-        self._count, self._pieces, self._recent = len(live), len(self._vectors), 0
+        self._count, self._recent = len(live), 0
         by_place = new_row[self._by_place.rows]
         self._by_place = PlaceOrder(by_place[by_place != NONE].astype(np.int64))
         self._postings = Postings.sort(terms[is_kept], new_row[row[is_kept]], count[is_kept])
@@ -456,14 +474,6 @@ def piece_rows(first: Rows, pieces: Rows) -> NDArray[np.intp]:
     """Return the rows of vectors of some entries."""
     start = np.cumsum(pieces) - pieces
     return (np.repeat(first - start, pieces) + np.arange(int(pieces.sum()))).astype(np.intp)
-
-
-def _normalise(vectors: Floats) -> None:
-    """Give vectors the length 1, except those that have no length."""
-    squares = np.vecdot(vectors, vectors)
-    unequal = np.flatnonzero((np.abs(squares - 1) > _LENGTH_TOLERANCE) & (squares > 0))
-    if len(unequal):
-        vectors[unequal] /= np.sqrt(squares[unequal])[:, None]
 
 
 def _no_terms() -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:

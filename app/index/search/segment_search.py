@@ -1,11 +1,12 @@
 """Search in a segment: which entries are in scope, and how well each matches the words and the vector. Pure.
 
-Every entry is compared. BM25 and the weights of words are computed from the entries in scope.
+BM25 and the weights of words are computed from the entries in scope. The vector is compared with every entry in scope,
+or, if these are very many, with candidates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -30,6 +31,7 @@ from app.index.schemas import (
     SearchScope,
 )
 from app.index.search.dictionaries import NONE, Codes, Rows
+from app.index.search.piece_vectors import blocks_of, cosines, expected_cosines
 from app.index.search.segment import Flags, Floats, SegmentView, microseconds, piece_rows
 
 KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEMORY)
@@ -40,6 +42,8 @@ _Match: TypeAlias = tuple[Rows, NDArray[np.uint8]]
 """The rows that have a word, and how often."""
 _MISSPELT: Final = 0.7
 """A word that differs by a typing error from that of the query counts as much less."""
+EstimateMatch: TypeAlias = Callable[[Floats, Rows, Floats, Floats], Floats]
+"""Returns the match of entries as a ranking sees it, from their cosines, numbers of pieces, BM25 and word shares."""
 _Selection: TypeAlias = slice | NDArray[np.intp]
 """The index of the rows in scope: a slice if these are all, which copies nothing."""
 
@@ -47,6 +51,13 @@ _GATHER_SHARE: Final = 4
 """The vectors of fewer than a quarter of the entries are copied before they are compared."""
 _HALVED_ROWS: Final = 16_384
 """At least this many vectors are compared in two threads: one thread is limited by the speed of the memory."""
+_POOL: Final = 8_192
+"""Entries that may match best by the signs of their vectors; the vectors of these are compared."""
+_BEST: Final = 4_096
+"""Of these, the entries that match best: candidates, with all entries around them. A thousand are enough for real
+texts, but not if thousands of a million match a question equally well."""
+_AROUND: Final = 2
+"""Places on both sides of an entry whose match counts for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,62 @@ def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVecto
     )
 
 
+def compare_candidates(
+    view: SegmentView, matched: MatchedWords, vector: FloatVector | None, estimate: EstimateMatch
+) -> SearchResult:
+    """Return the match of the entries in scope that can be among the best, and of those around them.
+
+    The words of all entries in scope have been compared. Their vectors are compared by the signs, then the vectors of
+    the best. An entry that is no candidate matches less than any of them, and so does each of its neighbours.
+    """
+    at = _find_candidates(view, matched, vector, estimate)
+    rows = matched.rows[at]
+    candidates = replace(matched, rows=rows, selection=rows, bm25=matched.bm25[at], share=matched.share[at])
+    result = compare_vectors(view, candidates, vector)
+    return replace(result, vectors_pending=bool((view.columns.pieces[matched.selection] == 0).any()))
+
+
+def _find_candidates(
+    view: SegmentView, matched: MatchedWords, vector: FloatVector | None, estimate: EstimateMatch
+) -> NDArray[np.intp]:
+    """Return the places of candidates among the rows in scope, in order."""
+    rows, selection = matched.rows, matched.selection
+    cosine, pieces = _expected_cosines(view, selection, vector), view.columns.pieces[selection]
+    match = np.empty(len(rows), dtype=np.float32)
+    for block in blocks_of(len(rows)):
+        match[block] = estimate(cosine[block], pieces[block], matched.bm25[block], matched.share[block])
+    pool = _largest(match, _POOL)
+    if vector is not None:
+        cosine = _cosines(view, rows[pool], rows[pool], vector)
+        match[pool] = estimate(cosine, pieces[pool], matched.bm25[pool], matched.share[pool])
+    best = pool[_largest(match[pool], _BEST)]
+    place = view.by_place.places_of(rows[best])
+    around = np.zeros(len(view), dtype=np.bool_)
+    for step in range(-_AROUND, _AROUND + 1):
+        around[view.by_place.rows[np.clip(place + step, 0, len(view) - 1)]] = True
+    return np.flatnonzero(around[selection])
+
+
+def _expected_cosines(view: SegmentView, selection: _Selection, vector: FloatVector | None) -> Floats:
+    """Return the cosine of the best piece of each row that the signs let expect, NaN for rows without vectors."""
+    first, counts = view.columns.first_piece[selection], view.columns.pieces[selection]
+    cosine = np.full(len(first), np.nan, dtype=np.float32)
+    if vector is None or view.signs is None:
+        return cosine
+    of_pieces, has_any = expected_cosines(view.signs, vector), counts > 0
+    if has_any.all():
+        return _best_of_pieces(of_pieces, first, counts)
+    cosine[has_any] = _best_of_pieces(of_pieces, first[has_any], counts[has_any])
+    return cosine
+
+
+def _largest(values: Floats, count: int) -> NDArray[np.intp]:
+    """Return the places of the largest values: `count`, and those that are equal to the last of them."""
+    if len(values) <= count:
+        return np.arange(len(values))
+    return np.flatnonzero(values >= np.partition(values, len(values) - count)[len(values) - count])
+
+
 def languages_in(places: NDArray[np.uint8]) -> list[str]:
     """Return the languages of entries, the most frequent first."""
     if len(places) and (places == places[0]).all():  # counting takes several times as long
@@ -210,6 +277,8 @@ def _sources_of(view: SegmentView, entry_ids: EntryIds) -> list[UUID]:
 
 def _places_of(view: SegmentView, rows: NDArray[np.intp]) -> PlaceOrder:
     """Return the order by place of some rows, as indexes into them."""
+    if len(rows) * _GATHER_SHARE < len(view):
+        return PlaceOrder(np.argsort(view.by_place.places_of(rows), kind="stable"))
     at = np.full(len(view), NONE, dtype=np.int64)
     at[rows] = np.arange(len(rows))
     order = at[view.by_place.rows]
@@ -303,10 +372,14 @@ def _cosines(view: SegmentView, rows: NDArray[np.intp], selection: _Selection, v
 def _best_pieces(view: SegmentView, first: Rows, counts: Rows, vector: FloatVector) -> Floats:
     """Return the cosine of the best of the pieces of each row. Each row has some: from `first` on, `counts`."""
     # one product for each vector: for many vectors, a product of matrix and vector takes more than twice the time
-    if len(first) * _GATHER_SHARE < len(view):
-        scores = np.vecdot(view.vectors[piece_rows(first, counts)], vector)
+    if len(first) * _GATHER_SHARE < len(view) or view.signs is not None:
+        scores = cosines(view.vectors, piece_rows(first, counts), vector)
         return np.maximum.reduceat(scores, np.cumsum(counts) - counts)
-    scores = _products(view.vectors, vector)
+    return _best_of_pieces(_products(view.vectors.astype(np.float32, copy=False), vector), first, counts)
+
+
+def _best_of_pieces(scores: Floats, first: Rows, counts: Rows) -> Floats:
+    """Return the best score of the pieces of each row, from the scores of all pieces. Each row has some."""
     best = scores[first]
     several = np.flatnonzero(counts > 1)
     if len(several):

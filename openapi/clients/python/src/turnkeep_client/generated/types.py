@@ -296,6 +296,7 @@ class ContextOptions(TypedDict):
     system: NotRequired["str | list[str] | None"]
     agent_id: NotRequired["str | None"]
     tokenizer: NotRequired[Literal["o200k_base", "cl100k_base"]]
+    wait_for_vectors_ms: NotRequired[int]
 
 
 class ContextRequest(TypedDict):
@@ -305,6 +306,8 @@ class ContextRequest(TypedDict):
     recent_turns: NotRequired["int | None"]
     query: NotRequired["str | None"]
     semantic_recall: NotRequired["SemanticRecall | None"]
+    shorten: NotRequired[bool]
+    max_turn_tokens: NotRequired["int | None"]
     include_facts: NotRequired[bool]
     include_memories: NotRequired[bool]
     min_relevance: NotRequired[float]
@@ -316,6 +319,7 @@ class ContextRequest(TypedDict):
     format: NotRequired["Format"]
     tokenizer: NotRequired[Literal["o200k_base", "cl100k_base"]]
     explain: NotRequired[bool]
+    wait_for_vectors_ms: NotRequired[int]
 
 
 class ContextUsage(TypedDict):
@@ -670,6 +674,8 @@ class EvaluatedConversationRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
+    content: NotRequired[Literal["passage", "full"]]
+    wait_for_vectors_ms: NotRequired[int]
 
 
 class EvaluatedRecall(TypedDict):
@@ -687,6 +693,8 @@ class EvaluatedRecall(TypedDict):
     filters: NotRequired["RecallFilters"]
     neighbours: NotRequired[int]
     explain: NotRequired[bool]
+    content: NotRequired[Literal["passage", "full"]]
+    wait_for_vectors_ms: NotRequired[int]
     conversation_ids: NotRequired["list[str] | None"]
     project: NotRequired["str | None"]
     owner: NotRequired["str | None"]
@@ -701,6 +709,7 @@ class Explained(TypedDict):
     reason: str
     tokens: int
     score: "float | None"
+    passages: "list[PassageRange]"
 
 
 class Explanation(TypedDict):
@@ -708,6 +717,7 @@ class Explanation(TypedDict):
 
     cosine: "float | None"
     bm25: float
+    reranked: "float | None"
     terms: "ScoreTerms"
     words: list[str]
     configuration: "dict[str, float]"
@@ -821,6 +831,8 @@ class FactHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     count: int
     said_at: list[str]
     dates: "list[HitDate]"
@@ -1021,6 +1033,14 @@ class HitDate(TypedDict):
     last_day: str
 
 
+class HitPassage(TypedDict):
+    """A further passage of a hit's turn: from `start` to `end` (exclusive) in code points of its plain text."""
+
+    start: int
+    end: int
+    text: str
+
+
 class ImagePart(TypedDict):
     """An image part: an http or data URL, a file id, or Anthropic's `source`."""
 
@@ -1041,6 +1061,7 @@ class Included(TypedDict):
     """The parts that the context shows."""
 
     turn_ids: list[str]
+    passages: "list[PassageRange]"
     summary_ids: list[str]
     fact_ids: list[str]
     memory_ids: list[str]
@@ -1303,6 +1324,8 @@ class MemoryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     count: int
     said_at: list[str]
     dates: "list[HitDate]"
@@ -1808,6 +1831,22 @@ class ParticipantOut(TypedDict):
     role: NotRequired[Literal["tool"]]
 
 
+class PassageBounds(TypedDict):
+    """Where a passage is in the plain text of its turn: from `start` to `end` (exclusive), of `length` code points."""
+
+    start: int
+    end: int
+    length: int
+
+
+class PassageRange(TypedDict):
+    """A run of a turn's plain text: `start` to `end` in code points, `end` excluded."""
+
+    turn_id: str
+    start: int
+    end: int
+
+
 class Passed(TypedDict):
     """The unchanged answer of the model's endpoint."""
 
@@ -2265,7 +2304,7 @@ class RunTurn(TypedDict):
 
 
 class ScoreTerms(TypedDict):
-    """The terms of a score: it is their sum."""
+    """The terms of a score: it is their sum, unless a reranker has moved the hit."""
 
     meaning: float
     words: float
@@ -2311,7 +2350,7 @@ class Sections(TypedDict):
 class SemanticRecall(TypedDict):
     """How many earlier turns to recall, their lowest similarity (cosine), and the conversations to search."""
 
-    k: NotRequired[int]
+    k: NotRequired["int | None"]
     threshold: NotRequired[float]
     min_relevance: NotRequired[float]
     scope: NotRequired["RecallScope"]
@@ -2468,6 +2507,8 @@ class SummaryHit(TypedDict):
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     count: int
     said_at: list[str]
     dates: "list[HitDate]"
@@ -2731,13 +2772,15 @@ class TurnEventData(TypedDict):
 
 
 class TurnHit(TypedDict):
-    """A recalled turn."""
+    """A recalled turn. The `turn` of a long one has no content, calls and results, unless the request has `full`."""
 
     id: str
     conversation_id: "str | None"
     score: float
     relevance: "float | None"
     text: str
+    passage: "PassageBounds | None"
+    passages: "list[HitPassage]"
     count: int
     said_at: list[str]
     dates: "list[HitDate]"

@@ -901,7 +901,7 @@ export type ContextRequest = {
     /**
      * Query
      *
-     * The query of the recall; default: the newest user turn, or the newest turn before it that says more than `ok` or `thanks`.
+     * The query of the recall; default: the newest user turn that says more than `ok`.
      */
     query?: string | null;
     /**
@@ -911,13 +911,13 @@ export type ContextRequest = {
     /**
      * Shorten
      *
-     * Show a turn that is too long for its place by its beginning, its end and its passages for the query. `false`: show every turn whole, or leave it out.
+     * Show parts of turns that are too long; `false`: whole or not at all.
      */
     shorten?: boolean;
     /**
      * Max Turn Tokens
      *
-     * Shorten turns of the recent window that have more tokens. Left out: a third of the budget, if not all turns fit whole. The newest user turn is shortened only if the context has no room for it.
+     * Shorten longer recent turns; default: a third of the budget, if not all fit.
      */
     max_turn_tokens?: number | null;
     /**
@@ -6413,7 +6413,7 @@ export type SemanticRecall = {
     /**
      * K
      *
-     * The number of turns to recall; left out: as many as are worth their tokens.
+     * Left out: it follows the budget.
      */
     k?: number | null;
     /**

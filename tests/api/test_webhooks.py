@@ -456,7 +456,7 @@ async def test_a_process_sends_a_lane_once_at_a_time_after_its_own_lease_has_end
 
 
 async def test_a_claim_reads_few_lanes_of_a_large_backlog(service: Service, client: Client) -> None:
-    # a claim reads some rows of each receiver, and other tests have left hundreds of receivers in this database
+    # a claim reads some rows of each receiver, and other tests have left receivers in this database
     await run_sql(service, "delete from webhook_lanes")
     async with await service.new_tenant() as waiting:
         busy, later = uuid.uuid4(), uuid.uuid4()

@@ -114,7 +114,7 @@ class HitSearch:
             missing = [hit for hit in hits if not contents.has(hit)]
             conversation_ids = {key for hit in hits for key in hit.conversation_ids}
             conversation_ids.update(hit.conversation_id for hit in missing if hit.conversation_id is not None)
-            hidden = await self._reads.hidden(caller, tx, conversation_ids=conversation_ids)
+            hidden = await self._reads.hidden(caller, tx, conversation_ids=conversation_ids - hidden_ids)
             if tries == _MAX_TRIES or not (missing or hidden):
                 return ranking, hits, contents
             hidden_ids |= hidden

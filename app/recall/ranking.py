@@ -136,10 +136,11 @@ class Ranking:
         return {source_id: total for source_id, is_wanted, total in scores if is_wanted}
 
     def of_conversations(self, conversation_ids: Collection[UUID]) -> list[int]:
-        """Return the elements of all entries of some conversations."""
-        of = self.result.conversation
-        codes = [code for code, key in self._conversations(np.arange(len(of))).items() if key in conversation_ids]
-        elements: list[int] = np.flatnonzero(np.isin(of, codes)).tolist()
+        """Return the elements of the turns and summaries of some conversations; facts may have other sources, too."""
+        is_own = np.isin(self.result.kind, [_KINDS.index(kind) for kind in (EntryKind.TURN, EntryKind.SUMMARY)])
+        own = np.flatnonzero(is_own)
+        codes = [code for code, key in self._conversations(own).items() if key in conversation_ids]
+        elements: list[int] = own[np.isin(self.result.conversation[own], codes)].tolist()
         return elements
 
     def _conversations(self, elements: NDArray[np.intp]) -> dict[int, UUID]:

@@ -1,6 +1,6 @@
 """Entries, queries and results of the search index, and embedding spaces."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -151,8 +151,9 @@ class SearchHit:
     """A found entry. `cosine` is None without a vector, `bm25` is 0 if no word matches.
 
     `source_id` is the id of the object of this kind. `dates`: the resolved relative dates, as JSON text. A ranking sets
-    the rest: `count` entries in scope have equal texts, `said_at` are the newest of their times; `relevance` is None in
-    an embedding space that is not calibrated; `terms` are the parts of the score, empty if they were not asked for.
+    the rest: `count` entries in scope have equal texts, in `conversation_ids`, and `said_at` are the newest of their
+    times; `relevance` is None in an embedding space that is not calibrated; `terms` are the parts of the score, empty
+    if they were not asked for.
     `reranked` is what a reranker says of the hit, None if it was not asked.
     """
 
@@ -164,6 +165,7 @@ class SearchHit:
     dates: str | None = None
     count: int = 1
     said_at: Sequence[datetime] = ()
+    conversation_ids: Collection[UUID] = ()
     score: float = 0.0
     relevance: float | None = None
     terms: Mapping[str, float] = field(default_factory=dict[str, float])

@@ -1,7 +1,7 @@
 """The part of a search inside its transactions: rank the entries in scope, and read the content of the hits."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -94,23 +94,44 @@ class HitSearch:
         k: int,
         loaded: LoadedScope | None = None,
     ) -> tuple[Ranking, Sequence[SearchHit], HitContents]:
-        """Search and read the hits; search again, in the scope as it is then, if a hit was deleted meanwhile."""
+        """Search and read the hits; search again, in the scope as it is then, if one of them was deleted meanwhile.
+
+        The index still has the entries of conversations that are being deleted. They are no hits and are not counted.
+        """
         tries = 0
         deleted_ids: defaultdict[EntryKind, set[UUID]] = defaultdict(set)
+        hidden_ids: set[UUID] = set()
         while True:
             tries += 1
             ranking = await self.rank(caller, tx, question, scope, k=k, loaded=loaded)
             loaded = None
-            # The index still has entries of conversations that are being purged.
             find = ranking.result.find
-            deleted = [at for kind, ids in deleted_ids.items() for at in find(kind, list(ids)).values()]
+            deleted = {at for kind, ids in deleted_ids.items() for at in find(kind, list(ids)).values()}
+            if hidden_ids:
+                deleted.update(ranking.of_conversations(hidden_ids))
             hits = ranking.best(k, without=deleted)
             contents = await self.read_contents(caller, tx, hits, project=scope.project)
             missing = [hit for hit in hits if not contents.has(hit)]
-            if tries == _MAX_TRIES or not missing:
+            conversation_ids = {key for hit in hits for key in hit.conversation_ids}
+            conversation_ids.update(hit.conversation_id for hit in missing if hit.conversation_id is not None)
+            hidden = await self._reads.hidden(caller, tx, conversation_ids=conversation_ids - hidden_ids)
+            if tries == _MAX_TRIES or not (missing or hidden):
                 return ranking, hits, contents
+            hidden_ids |= hidden
             for hit in missing:
                 deleted_ids[hit.kind].add(hit.source_id)
+
+    async def best_shown(
+        self, caller: Caller, tx: Transaction, ranking: Ranking, *, k: int, without: Collection[int]
+    ) -> list[SearchHit]:
+        """Return the best hits except some elements, and except those of conversations that are being deleted."""
+        hits = ranking.best(k, without=without)
+        conversation_ids = {key for hit in hits for key in (hit.conversation_id, *hit.conversation_ids) if key}
+        if len(conversation_ids) > 1:
+            hidden = await self._reads.hidden(caller, tx, conversation_ids=conversation_ids)
+            if hidden:
+                hits = ranking.best(k, without={*without, *ranking.of_conversations(hidden)})
+        return hits
 
     async def read_contents(
         self, caller: Caller, tx: Transaction, hits: Sequence[SearchHit], *, project: str | None

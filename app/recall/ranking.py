@@ -135,12 +135,27 @@ class Ranking:
         scores = zip(elements, is_hit[wanted].tolist(), self.scores.total[wanted].tolist(), strict=True)
         return {source_id: total for source_id, is_wanted, total in scores if is_wanted}
 
+    def of_conversations(self, conversation_ids: Collection[UUID]) -> list[int]:
+        """Return the elements of the turns and summaries of some conversations; facts may have other sources, too."""
+        is_own = np.isin(self.result.kind, [_KINDS.index(kind) for kind in (EntryKind.TURN, EntryKind.SUMMARY)])
+        own = np.flatnonzero(is_own)
+        codes = [code for code, key in self._conversations(own).items() if key in conversation_ids]
+        elements: list[int] = own[np.isin(self.result.conversation[own], codes)].tolist()
+        return elements
+
+    def _conversations(self, elements: NDArray[np.intp]) -> dict[int, UUID]:
+        """Return the conversations of some elements, by their codes."""
+        codes, first = np.unique(self.result.conversation[elements], return_index=True)
+        entries = zip(codes.tolist(), self.result.entries(elements[first].tolist()), strict=True)
+        return {code: entry.conversation_id for code, entry in entries if entry.conversation_id is not None}
+
     def _score(self, entry: SearchHit, at: int, copies: Sequence[int]) -> SearchHit:
         scores = self.scores
         return replace(
             entry,
             count=max(len(copies), 1),
             said_at=[time_of(self.result.occurred_at[copy]) for copy in copies[:_MAX_TIMES]],
+            conversation_ids={*self._conversations(np.array(copies)).values()} if len(copies) > 1 else (),
             score=float(scores.total[at]),
             relevance=float(scores.relevance[at]) if self.is_calibrated else None,
             terms={name: float(values[at]) for name, values in scores.terms.items()},

@@ -286,10 +286,11 @@ class RecallService:
         scope = SearchScope(
             kinds=[EntryKind.TURN], conversation_ids=conversation_ids, project=project, owner=owner, actors=actors
         )
+        pool = self._reranker.pool(k)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._search.rank(caller, tx, question, scope, k=self._reranker.pool(k) + len(loaded))
+            ranking = await self._search.rank(caller, tx, question, scope, k=pool + len(loaded))
             loaded_elements = ranking.result.find(EntryKind.TURN, list(loaded_turns))
-            new_hits = ranking.best(self._reranker.pool(k), without=loaded_elements.values())
+            new_hits = await self._search.best_shown(caller, tx, ranking, k=pool, without=loaded_elements.values())
             loaded_scores = ranking.scores_of(loaded_elements)
             hydrated = await self._search.hydrate_for_context(caller, tx, new_hits)
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}

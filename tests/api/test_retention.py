@@ -487,13 +487,16 @@ async def test_what_callers_have_erased_themselves_holds_nothing_up(
 async def test_no_recall_finds_the_summary_of_what_is_being_deleted(
     service: Service, client: Client, ops: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversation, other = await talk(client, "hidden"), await talk(client, "there")
+    other = await talk(client, "there")
+    await service.run_jobs()
+    conversation = await talk(client, "hidden")
     await service.run_jobs()
 
     async def found() -> set[str | None]:
         return {hit["conversation_id"] for hit in await client.recall(None, "paid to whom", kinds=["summary"])}
 
-    assert await found() == {conversation, other}
+    # the newest of equal summaries is the hit
+    assert await found() == {conversation}
     monkeypatch.setattr(governance, "_AT_ONCE", 1)
     with monkeypatch.context() as patch:
         patch.setattr(purge.Purger, "purge", _nothing)
@@ -501,6 +504,49 @@ async def test_no_recall_finds_the_summary_of_what_is_being_deleted(
     assert await found() == {other}
     await service.container.purger.sweep()
     await sound(ops, client, other)
+
+
+async def test_a_copy_is_found_in_place_of_equal_texts_that_are_being_deleted(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "The ferry to Barreiro leaves at nine."
+    here = await client.conversation()
+    (turn,) = (await client.append(here, text))["turns"]
+    there = await client.conversation()
+    await client.append(there, *[text] * 8)
+
+    async def found() -> tuple[str, int]:
+        (hit,) = await client.recall(None, "ferry to Barreiro")
+        assert hit["count"] == len(hit["said_at"])
+        return hit["conversation_id"], hit["count"]
+
+    assert await found() == (there, 9)
+    monkeypatch.setattr(governance, "_AT_ONCE", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(purge.Purger, "purge", _nothing)
+        assert (await client.delete(f"/v1/conversations/{there}")).status_code == 204
+    assert await found() == (here, 1)
+    asking = await client.conversation()
+    await client.append(asking, "Hello.")
+    request = {"token_budget": 2000, "query": "ferry to Barreiro", "semantic_recall": {"k": 5, "scope": "project"}}
+    answer = await client.post(f"/v1/conversations/{asking}/context", json=request)
+    assert turn["id"] in answer.json()["included"]["turn_ids"], answer.text
+    await service.container.purger.sweep()
+
+
+async def test_equal_texts_that_are_being_deleted_are_not_counted(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, shown = await client.conversation(), await client.conversation()
+    await client.append(hidden, "The tram stops at the harbour.")
+    await client.append(shown, "The tram stops at the harbour.")
+    monkeypatch.setattr(governance, "_AT_ONCE", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(purge.Purger, "purge", _nothing)
+        assert (await client.delete(f"/v1/conversations/{hidden}")).status_code == 204
+    (hit,) = await client.recall(None, "tram at the harbour")
+    assert (hit["conversation_id"], hit["count"]) == (shown, 1)
+    await service.container.purger.sweep()
 
 
 async def test_a_draft_that_is_given_up_late_goes_with_what_it_was_begun_among(

@@ -15,12 +15,13 @@ from app.providers.pieces import split_by_estimate
 from app.providers.schemas import Embedder
 from app.settings import Settings, api_root
 from app.settings.models import EmbeddingSettings, Endpoint
+from tests.support.constants import other_constants
 from tests.support.fake_openai import MODEL, FakeOpenAI, open_fake
 
 
 def remote(fake: FakeOpenAI, **more: Any) -> OpenAIEmbedder:
     endpoint = Endpoint(fake.url, "sk-test", MODEL, more.pop("dimensions", fake.dimensions))
-    given = {"timeout_s": 5.0, "max_retries": 2, "concurrency": 3, "batch": 4, "piece_tokens": 64} | more
+    given = {"timeout_s": 5.0, "max_retries": 2, "batch": 4, "piece_tokens": 64} | more
     settings = EmbeddingSettings(**{f"embeddings_{name}": value for name, value in given.items()})
     return OpenAIEmbedder(endpoint, settings=settings)
 
@@ -180,7 +181,8 @@ async def test_a_request_ends_in_time_with_all_its_retries(fake: FakeOpenAI) -> 
 
 
 async def test_texts_go_in_batches_a_few_at_once(fake: FakeOpenAI) -> None:
-    embedder = remote(fake)
+    with other_constants(embeddings_concurrency=3):
+        embedder = remote(fake)
     fake.delay_s = 0.02
     assert len(await embedder.embed([f"text {n}" for n in range(41)], purpose="document")) == 41
     assert [len(request["input"]) for request in fake.requests].count(4) == 10

@@ -6,7 +6,7 @@ from uuid import UUID
 from app.conversations.schemas.conversations import Hydrated, Turn, TurnT
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import Summary
-from app.conversations.stores import conversation_store, list_store, summary_store, turn_list_store
+from app.conversations.stores import conversation_store, expiry_store, list_store, summary_store, turn_list_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.views import canonical_turn, summary_view, turn_view
 from app.core.database.transactions import Transaction
@@ -86,3 +86,9 @@ class ConversationReads:
         """Return the valid summaries with these ids."""
         rows = await summary_store.find(tx, caller.tenant_id, summary_ids)
         return {key: summary_view(row) for key, row in rows.items() if row.replaced_by is None}
+
+    async def hidden(self, caller: Caller, tx: Transaction, *, conversation_ids: Collection[UUID]) -> set[UUID]:
+        """Return which of these conversations are being deleted, or are in the trash."""
+        if not conversation_ids:
+            return set()
+        return await expiry_store.list_deleting(tx, caller.tenant_id, sorted(conversation_ids))

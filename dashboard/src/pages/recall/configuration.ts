@@ -32,8 +32,8 @@ export interface Question {
 
 /** The weights of the ranking formula with their defaults, as the guide of recall lists them. */
 export const WEIGHTS = {
-  meaning: 0.7, words: 0.4, share: 0.2, overlap: 0.5, session: 0.3, neighbour: 0.2, answer: 0.3, speaker: 0.1, assistant: 0.1,
-  asks: 0.3, first_person: 0.06, quantity: 0.04, wanted: 0.06,
+  meaning: 0.7, words: 0.4, share: 0.2, overlap: 0.5, session: 0.3, neighbour: 0.2, answer: 0.3, speaker: 0.1, assistant: 0.3,
+  asks: 0.6, instructs: 0.2, first_person: 0.06, quantity: 0.04, wanted: 0.06,
 } satisfies Partial<Record<keyof RankingConfiguration, number>>;
 export type Weight = keyof typeof WEIGHTS;
 

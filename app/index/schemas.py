@@ -244,6 +244,19 @@ class PlaceOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class ScopeCounts:
+    """Counts of all entries in scope, for a result that has candidates only.
+
+    `session_turns`: one element per candidate, how many entries its session has. `of_actor` and `of_role` return the
+    number of entries by an actor, or with a role.
+    """
+
+    session_turns: NDArray[np.int64]
+    of_actor: Callable[[str], int]
+    of_role: Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """How well the entries in scope match a query: arrays of one element per entry.
 
@@ -251,9 +264,9 @@ class SearchResult:
     word weights that an entry has, `echo` the share of the entry's words that the query has. `group` (conversation and
     session), `conversation`, `actor` and `role` are codes, -1 for none; `kind` is the place of the kind in `EntryKind`.
     `position` is -1 for none, `text_hash` 0 for none, `occurred_at` in microseconds since 2000. `by_place` is the order
-    by conversation and position. `size` is the number of entries in scope: more than the arrays have if it was searched
-    by indexes. `vectors_pending`: an entry in scope can be found by words only. `language` is the one in which the
-    query was read.
+    by conversation and position. `size` is the number of entries in scope: more than the arrays have if these are
+    candidates; then `counts` are those of the whole scope, None if the arrays have all. `vectors_pending`: an entry in
+    scope can be found by words only. `language` is the one in which the query was read.
     """
 
     cosine: NDArray[np.float32]
@@ -283,6 +296,7 @@ class SearchResult:
     vectors_pending: bool
     lexemes: Sequence[str]
     language: str
+    counts: ScopeCounts | None = None
 
 
 # embedding spaces, as operators see them

@@ -13,8 +13,6 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID
 
-import numpy as np
-
 from app.core.bus.messages import Message
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Database, FloatVector, Transaction
@@ -49,7 +47,7 @@ from app.index.search.resident import ResidentIndex
 from app.index.search.searcher import LoadedScope, RankingT, Searcher
 from app.index.search.segment_search import EstimateMatch
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
-from app.index.vector_ahead import VectorAhead
+from app.index.vector_ahead import VectorAhead, embed_query
 from app.index.write import removal_store, store
 from app.index.write.batch_analyser import MAX_TEXT_BYTES, MAX_VECTORS_PER_ENTRY, BatchAnalyser, text_length
 from app.index.write.entry_languages import filter_dated, inherit_languages, resolve_entry_dates
@@ -432,18 +430,13 @@ class SearchIndex:
         if query.by_words and not runtime.embedder.reads(text):
             return query
         try:
-            if ahead is None:
-                vectors = await runtime.embedder.embed([vector_text], purpose="query")
-            else:
-                ahead.change_to(runtime.embedder, vector_text)
-                if meanwhile is not None:
-                    await meanwhile(query)
-                vectors = await ahead.vectors()
+            begun = None if meanwhile is None else partial(meanwhile, query)
+            vector = await embed_query(runtime.embedder, vector_text, ahead=ahead, meanwhile=begun)
         except AppError as error:
             if not query.by_words:
                 raise
             return replace(query, degraded=error.code)
-        return replace(query, vector=_normalise(vectors[0]))
+        return replace(query, vector=vector)
 
     async def load(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, runtime: EmbeddingSpaceRuntime | None = None
@@ -486,12 +479,6 @@ class SearchIndex:
     async def sweep(self) -> int:
         """Delete old records of removed entries; return the number."""
         return await delete_old_removals(self._ops)
-
-
-def _normalise(vector: FloatVector) -> FloatVector:
-    """Return a vector with the length 1, unless it has no length."""
-    length = np.sqrt(np.vdot(vector, vector))  # half of the time of `linalg.norm`
-    return (vector / length if length > 0 else vector).astype(np.float32, copy=False)
 
 
 def _jobs(kind: str, entry_ids: Sequence[UUID], *, priority: int = 0) -> list[NewJob]:

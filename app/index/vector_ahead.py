@@ -1,9 +1,13 @@
-"""The embedding of a query while its scope is still being read."""
+"""The embedding of a query, also while its scope is still being read."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
+from app.core.database.transactions import FloatVector
 from app.providers.schemas import Embedder, Vectors
 
 
@@ -39,3 +43,22 @@ class VectorAhead:
     async def vectors(self) -> Vectors:
         """Return the vector of the text as one row. Raises the embedder's errors."""
         return await self._task
+
+
+async def embed_query(
+    embedder: Embedder, text: str, *, ahead: VectorAhead | None, meanwhile: Callable[[], Awaitable[None]] | None
+) -> FloatVector:
+    """Return the vector of a query's text with the length 1, unless it has no length. Raises the embedder's errors.
+
+    `ahead`: the running embedding of a text that may be another one; `meanwhile` is called during it.
+    """
+    if ahead is None:
+        vectors = await embedder.embed([text], purpose="query")
+    else:
+        ahead.change_to(embedder, text)
+        if meanwhile is not None:
+            await meanwhile()
+        vectors = await ahead.vectors()
+    vector: FloatVector = vectors[0]
+    length = np.sqrt(np.vdot(vector, vector))  # half of the time of `linalg.norm`
+    return (vector / length if length > 0 else vector).astype(np.float32, copy=False)

@@ -27,6 +27,7 @@ from app.recall.scoring import (
     RankingWeights,
     Scores,
     Surroundings,
+    WholeScope,
     estimate_match,
     read_surroundings,
     score,
@@ -288,6 +289,7 @@ def _features(result: SearchResult, query: str, intent: SpeakerIntent) -> EntryF
         is_query=_is_query(result, query),
         by_place=result.by_place.rows,
         text_hash=result.text_hash,
+        whole=_whole_scope(result, intent),
     )
     if not result.by_place.derived:
         result.by_place.derived = read_surroundings(features)
@@ -299,6 +301,17 @@ def _is_query(result: SearchResult, query: str) -> NDArray[np.bool_]:
     asks = read_cues(query, result.language) & Cue.ASKS
     text_hash = hash_text(query) if asks else 0
     return result.text_hash == text_hash if text_hash else np.zeros(len(result.text_hash), dtype=np.bool_)
+
+
+def _whole_scope(result: SearchResult, intent: SpeakerIntent) -> WholeScope | None:
+    """Return what counts of the whole scope, if the result has candidates only."""
+    counts = result.counts
+    if counts is None:
+        return None
+    meant = 0 if intent.role is None else counts.of_role(intent.role.value)
+    if intent.actor is not None:
+        meant = counts.of_actor(intent.actor)
+    return WholeScope(counts.session_turns, meant, has_assistant=counts.of_role(Role.ASSISTANT.value) > 0)
 
 
 def _is_meant(result: SearchResult, intent: SpeakerIntent) -> NDArray[np.bool_]:

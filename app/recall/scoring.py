@@ -56,9 +56,9 @@ _BLOCK: Final = 8192
 _PRIOR_ENTRIES: Final = 6
 _MAX_LOG_ODDS: Final = 30.0
 _LITTLE: Final = 0.01
-_RIVALS: Final = 64
 _MAX_RIVALS: Final = 256
 """Of so many entries, with odds of at least this share of the best, the order counts."""
+_GROUP: Final = 16
 _FEW_ENTRIES: Final = 200
 """From here on there is no gap; it counts in full up to half as many."""
 _MEANING_OF_WORDS: Final = 0.5
@@ -110,6 +110,19 @@ class Surroundings(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class WholeScope:
+    """What counts of a scope of which only candidates are scored.
+
+    `session_turns`: for each candidate, how many entries of the scope are in its session. `meant`: how many are by the
+    speaker who is meant. `has_assistant`: whether one of them is by an assistant.
+    """
+
+    session_turns: NDArray[np.int64]
+    meant: int
+    has_assistant: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EntryFeatures:
     """The properties of the entries in scope, one element per entry.
 
@@ -119,7 +132,7 @@ class EntryFeatures:
     `is_meant`: said by the speaker or role that the question refers to. `is_statement`: a fact or a memory. `cues` has
     bits of `Cue`. `is_query`: the query is a question, and this is its text. `by_place` is the order by conversation
     and position; None: it is computed, which takes longer than all the rest. `around` is their `read_surroundings`.
-    `text_hash`: equal for equal texts, 0 for none.
+    `text_hash`: equal for equal texts, 0 for none. `whole`: the scope, if these are candidates.
     """
 
     cosine: Floats
@@ -140,6 +153,7 @@ class EntryFeatures:
     by_place: NDArray[np.int64] | None = None
     around: Surroundings | None = None
     text_hash: Hashes | None = None
+    whole: WholeScope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +206,8 @@ def score(
         total[block] = match[block] + terms["overlap"]
     _write_around(features, match, neighbour, answer)
     best, certainty = _best_by_session(features, match)
-    bits = _bits_of_speaker(features) * certain
-    answers_here = bool(features.is_assistant.any())
+    bits = _bits_of_speaker(features, entries) * certain
+    answers_here = features.whole.has_assistant if features.whole else bool(features.is_assistant.any())
     for block in blocks:
         terms, group = terms_of(block), features.group[block]
         of_session = np.where(group >= 0, best[group] * certainty[group], match[block])
@@ -244,10 +258,10 @@ def _rivals(odds: Floats, text_hash: Hashes | None) -> tuple[NDArray[np.intp], F
     Of equal texts, only the first one counts.
     """
     least = odds.max(initial=0) * np.float32(_LITTLE)
-    if len(odds) >= _RIVALS * _RIVALS:
-        # at least one rival in each of as many groups of entries: few of all need to be ordered
-        most = odds[: len(odds) // _RIVALS * _RIVALS].reshape(-1, _RIVALS).max(axis=1)
-        least = max(least, np.partition(most, len(most) - _RIVALS)[len(most) - _RIVALS])
+    if len(odds) >= _MAX_RIVALS * _GROUP:
+        # as many groups of entries have one with the odds of the last rival or better: few need to be ordered
+        most = odds[: len(odds) // _GROUP * _GROUP].reshape(_GROUP, -1).max(axis=0)
+        least = max(least, np.partition(most, len(most) - _MAX_RIVALS)[len(most) - _MAX_RIVALS])
     matters = np.flatnonzero(odds >= least)
     first = matters[np.argsort(-odds[matters], kind="stable")[:_MAX_RIVALS]]
     own = odds[first]
@@ -353,12 +367,13 @@ def _write_flags(
     np.multiply(cues & (question_cues & _KINDS) != 0, np.float32(weights.wanted), out=terms["wanted"])
 
 
-def _bits_of_speaker(features: EntryFeatures) -> float:
+def _bits_of_speaker(features: EntryFeatures, entries: int) -> float:
     """Return how much it says that an entry is by the speaker who is meant: 1 for half of the entries, 2 for a quarter.
 
     The more people speak, the fewer entries remain when the question names one of them.
     """
-    share = np.count_nonzero(features.is_meant) / max(len(features.is_meant), 1)
+    meant, count = np.count_nonzero(features.is_meant), len(features.is_meant)
+    share = features.whole.meant / entries if features.whole else meant / max(count, 1)
     return min(-math.log2(share), _MAX_BITS) if share else 0.0
 
 
@@ -374,7 +389,10 @@ def _best_by_session(features: EntryFeatures, match: Floats) -> tuple[Floats, Fl
     turns = np.zeros_like(best)
     if len(starts):
         np.maximum.at(best, group[starts], np.maximum.reduceat(match, starts))
-        np.add.at(turns, group[starts], np.diff(starts, append=len(group)))
+        if features.whole is None:
+            np.add.at(turns, group[starts], np.diff(starts, append=len(group)))
+        else:
+            turns[group] = features.whole.session_turns
     return best, np.minimum(np.float32(_SESSION_TURNS) / np.maximum(turns, np.float32(1)), np.float32(1))
 
 

@@ -27,6 +27,7 @@ from app.recall.scoring import (
     EntryFeatures,
     RankingWeights,
     Scores,
+    WholeScope,
     read_surroundings,
     relevance,
     score,
@@ -490,3 +491,27 @@ def test_a_unique_word_in_a_turn_of_12_000_tokens_is_found(asker: Asker, questio
     said = [*said[:2003], ("mia", f"{half} heliotrope {half}")]
     assert len(said) == 2004
     assert best_first(asker.ask(said, question))[0] == 2003
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.5])
+def test_the_relevance_of_the_best_is_the_same_among_all_entries_and_among_candidates(spread: float) -> None:
+    total = np.random.default_rng(5).normal(1, spread, 60_000).astype(np.float32)
+    best = np.argsort(-total)[:4096]
+    among_all = relevance(total, entries=len(total))
+    assert among_all[best] == pytest.approx(relevance(total[best], entries=len(total)), abs=1e-5)
+
+
+def test_candidates_have_the_scores_that_they_have_in_the_whole_scope() -> None:
+    count, chance = 200, np.random.default_rng(2)
+    columns: dict[str, Any] = {
+        "cosine": chance.random(count), "group": np.repeat([0, 1], [150, 50]), "is_meant": np.arange(count) % 8 == 0,
+        "cues": np.full(count, INSTRUCTS), "is_assistant": np.arange(count) == 199,
+    }  # fmt: skip
+    columns["cosine"][[7, 160]] = 1
+    whole = scored(features_of(count, **columns), size=count)
+    part = slice(0, 20)
+    some = features_of(20, **{name: values[part] for name, values in columns.items()})
+    scope = WholeScope(np.full(20, 150), meant=25, has_assistant=True)
+    candidates = scored(replace(some, whole=scope), size=count)
+    for name in ("total", *TERMS):
+        assert getattr(candidates, name)[:18] == pytest.approx(getattr(whole, name)[:18], abs=1e-6), name

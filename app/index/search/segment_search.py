@@ -26,6 +26,7 @@ from app.index.schemas import (
     HEADING_WORDS,
     EntryKind,
     PlaceOrder,
+    ScopeCounts,
     SearchHit,
     SearchResult,
     SearchScope,
@@ -84,6 +85,11 @@ class MatchedWords:
     share: Floats
     echo: Floats
     entries: int
+
+    def take(self, at: NDArray[np.intp]) -> "MatchedWords":
+        """Return the same of some of the rows, given by their places."""
+        rows = self.rows[at]
+        return MatchedWords(rows, rows, self.words, self.bm25[at], self.share[at], self.echo[at], self.entries)
 
 
 def select_rows(
@@ -196,11 +202,27 @@ def compare_candidates(
     The words of all entries in scope have been compared. Their vectors are compared by the signs, then the vectors of
     the best. An entry that is no candidate matches less than any of them, and so does each of its neighbours.
     """
-    at = _find_candidates(view, matched, vector, estimate)
-    rows = matched.rows[at]
-    candidates = replace(matched, rows=rows, selection=rows, bm25=matched.bm25[at], share=matched.share[at])
-    result = compare_vectors(view, candidates, vector)
-    return replace(result, vectors_pending=bool((view.columns.pieces[matched.selection] == 0).any()))
+    candidates = matched.take(_find_candidates(view, matched, vector, estimate))
+    return replace(
+        compare_vectors(view, candidates, vector),
+        vectors_pending=bool((view.columns.pieces[matched.selection] == 0).any()),
+        counts=_count_scope(view, matched.selection, candidates.rows),
+    )
+
+
+def _count_scope(view: SegmentView, selection: _Selection, candidates: NDArray[np.intp]) -> ScopeCounts:
+    columns, texts = view.columns, view.texts
+
+    def count(codes: Codes, column: Rows, value: str) -> int:
+        code = codes.get(value)
+        return 0 if code is None else int(np.count_nonzero(column[selection] == code))
+
+    turns = np.bincount(columns.group[selection] - NONE)
+    return ScopeCounts(
+        session_turns=turns[columns.group[candidates] - NONE],
+        of_actor=lambda actor: count(texts.actor, columns.actor, actor),
+        of_role=lambda role: count(texts.role, columns.role, role),
+    )
 
 
 def _find_candidates(
@@ -216,12 +238,23 @@ def _find_candidates(
     if vector is not None:
         cosine = _cosines(view, rows[pool], rows[pool], vector)
         match[pool] = estimate(cosine, pieces[pool], matched.bm25[pool], matched.share[pool])
-    best = pool[_largest(match[pool], _BEST)]
-    place = view.by_place.places_of(rows[best])
+    best = rows[pool[_largest(match[pool], _BEST)]]
+    order, place = view.by_place.rows, view.by_place.places_of(best)
+    if not isinstance(selection, slice):
+        # rows that are not in scope, as are those of replaced entries, may be between an entry and its neighbours
+        in_scope = _flags(view, rows)[order]
+        order, place = order[in_scope], np.cumsum(in_scope)[place] - 1
     around = np.zeros(len(view), dtype=np.bool_)
     for step in range(-_AROUND, _AROUND + 1):
-        around[view.by_place.rows[np.clip(place + step, 0, len(view) - 1)]] = True
+        around[order[np.clip(place + step, 0, len(order) - 1)]] = True
     return np.flatnonzero(around[selection])
+
+
+def _flags(view: SegmentView, rows: NDArray[np.intp]) -> Flags:
+    """Return for each row of a segment whether it is one of these."""
+    flags = np.zeros(len(view), dtype=np.bool_)
+    flags[rows] = True
+    return flags
 
 
 def _expected_cosines(view: SegmentView, selection: _Selection, vector: FloatVector | None) -> Floats:
@@ -297,10 +330,7 @@ def _match_words(
     bm25, share, echo = (np.zeros(len(view), dtype=np.float32) for _ in range(3))
     if not words.groups or not len(rows):
         return bm25[selection], share[selection], echo[selection]
-    in_scope: Flags | None = None
-    if len(rows) < len(view):
-        in_scope = np.zeros(len(view), dtype=np.bool_)
-        in_scope[rows] = True
+    in_scope = _flags(view, rows) if len(rows) < len(view) else None
     matches: list[_Match] = []
     certainty = np.ones(len(words.groups), dtype=np.float32)
     for place, group in enumerate(words.groups):

@@ -12,7 +12,8 @@ With a chat model (`BENCH_TURNKEEP_LLM_MODEL` and its endpoint, and `--ask`) eac
 question; its answer is right if it has all words of the gold answer.
 
 The file is CC BY-NC: it is read where the caller has it, and no text of it is printed or stored. Questions whose answer
-has no word that counts ("Yes.") are skipped.
+has no word that counts ("Yes.") are skipped. Of chats without gold answers, the turns that answer a question take the
+place of the words: a context has the whole answer if it shows all of these turns, whole or in part.
 """
 
 import asyncio
@@ -43,7 +44,8 @@ from app.providers.tokens import TiktokenCounter
 BUDGETS: Final = (1000, 4000)
 NEWEST, WHOLE = "newest turns", "whole dialogue"
 CONTEXTS: Final[Mapping[str, Mapping[str, JsonValue]]] = {
-    "context": {"semantic_recall": {"k": 10}},
+    "context": {"semantic_recall": {}},
+    "context, ten recalled": {"semantic_recall": {"k": 10}},
     "context, mostly recall": {"semantic_recall": {"k": 100}, "recent_turns": 4, "include_summary": False},
 }
 """What is asked of `POST …/context`, besides budget and query."""
@@ -60,8 +62,13 @@ class _Usage(BaseModel):
     used: int
 
 
+class _Included(BaseModel):
+    turn_ids: list[str]
+
+
 class _Context(BaseModel):
     messages: list[_Message]
+    included: _Included
     usage: _Usage
 
 
@@ -103,7 +110,10 @@ def mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question with the words of its answer, and those of the answer to another one of the same dialogue."""
+    """A question with the words of its answer, and those of the answer to another one of the same dialogue.
+
+    In place of words, the keys of turns if the dialogue has no answers.
+    """
 
     question: Question
     answer: frozenset[str]
@@ -113,6 +123,15 @@ class Asked:
     def category(self) -> str:
         """The name of its category."""
         return CATEGORIES.get(self.question.category, str(self.question.category))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A text, the keys of the turns that it shows, and its tokens."""
+
+    text: str
+    keys: frozenset[str]
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -126,24 +145,27 @@ class Comparison:
     progress: Progress
     found: dict[tuple[str, int], Found] = field(default_factory=lambda: defaultdict(Found))
     skipped: int = 0
+    over_budget: int = 0
 
     def questions(self, dialogue: Dialogue) -> list[Asked]:
         """Return the questions whose answers can be checked, each with the answer to another one."""
         answered = [(one, self.wording.words(one.answer)) for one in dialogue.questions if one.answer is not None]
+        answered = answered or [(one, frozenset(one.evidence)) for one in dialogue.questions]
         checkable = [(question, words) for question, words in answered if words]
         self.skipped += len(dialogue.questions) - len(checkable)
         others = [words for _, words in checkable]
         random.Random(dialogue.name).shuffle(others)  # noqa: S311 - the same pairs in every run
         return [Asked(question, words, other) for (question, words), other in zip(checkable, others, strict=True)]
 
-    def record(self, method: str, budget: int, asked: Asked, text: str, tokens: int) -> None:
-        """Look for an answer in a text."""
-        words = self.wording.words(text)
+    def record(self, method: str, budget: int, asked: Asked, shown: Shown) -> None:
+        """Look for an answer in what is shown."""
+        has_words = asked.question.answer is not None
+        words = self.wording.words(shown.text) if has_words else shown.keys
         share, chance = (self.wording.share(answer, words) for answer in (asked.answer, asked.other))
-        self.found[method, budget].record(asked.category, share, chance, tokens)
+        self.found[method, budget].record(asked.category, share, chance, shown.tokens)
 
-    def lines(self, turns: Sequence[SpokenTurn], budget: int | None) -> tuple[str, int]:
-        """Return the newest turns that fit a budget, as lines with date and actor, and their tokens."""
+    def lines(self, turns: Sequence[SpokenTurn], budget: int | None) -> Shown:
+        """Return the newest turns that fit a budget, as lines with date and actor."""
         chosen: list[str] = []
         used = 0
         for turn in reversed(turns):
@@ -153,7 +175,9 @@ class Comparison:
                 break
             chosen.append(line)
             used += cost
-        return "\n".join(reversed(chosen)), used
+        return Shown(
+            "\n".join(reversed(chosen)), frozenset(turn.key for turn in turns[len(turns) - len(chosen) :]), used
+        )
 
     async def compare(self, client: Client, loaded: Loaded) -> None:
         """Do all methods for all questions of a dialogue."""
@@ -162,9 +186,9 @@ class Comparison:
         plain = {(NEWEST, budget): self.lines(loaded.dialogue.turns, budget) for budget in self.budgets}
         plain[WHOLE, 0] = self.lines(loaded.dialogue.turns, None)
         for one in asked:
-            for (method, budget), (text, tokens) in plain.items():
-                self.record(method, budget, one, text, tokens)
-                await self.ask(client, method, budget, one, [{"role": "user", "content": text}])
+            for (method, budget), shown in plain.items():
+                self.record(method, budget, one, shown)
+                await self.ask(client, method, budget, one, [{"role": "user", "content": shown.text}])
             for method, options in CONTEXTS.items():
                 for budget in self.budgets:
                     await self.build(client, loaded, method, budget, one, options)
@@ -179,7 +203,9 @@ class Comparison:
         answer = await client.demand("context", path, body)
         context = _Context.model_validate_json(answer.body)
         text = "\n".join(message.content or "" for message in context.messages)
-        self.record(method, budget, asked, text, context.usage.used)
+        keys = frozenset(loaded.keys[turn_id] for turn_id in context.included.turn_ids)
+        self.over_budget += context.usage.used > budget
+        self.record(method, budget, asked, Shown(text, keys, context.usage.used))
         messages: list[JsonValue] = json.loads(answer.body)["messages"]
         await self.ask(client, method, budget, asked, messages)
 
@@ -209,12 +235,19 @@ def report(comparison: Comparison) -> dict[str, JsonValue]:
         }
         for (method, budget), found in sorted(comparison.found.items(), key=lambda one: (one[0][1], one[0][0]))
     ]
-    return {"model": comparison.model, "skipped": comparison.skipped, "rows": rows}
+    return {
+        "model": comparison.model,
+        "skipped": comparison.skipped,
+        "over_budget": comparison.over_budget,
+        "rows": rows,
+    }
 
 
 def show(console: Console, comparison: Comparison) -> None:
     """Print the table."""
-    names = [name for name in CATEGORIES.values() if any(name in found.whole for found in comparison.found.values())]
+    counts = next(iter(comparison.found.values())).whole
+    names = [name for name in CATEGORIES.values() if name in counts]
+    names += sorted(counts.keys() - {OVERALL, *names})
     head = ["method", "budget", "tokens", *names, OVERALL, "words", "by chance"]
     table = Table(*head, *(["right"] if comparison.model else []), title="contexts that have the answer, %")
     for (method, budget), found in sorted(comparison.found.items(), key=lambda one: (one[0][1], one[0][0])):
@@ -223,9 +256,9 @@ def show(console: Console, comparison: Comparison) -> None:
         others = [f"{100 * mean(values):.1f}" for values in (found.shares, found.chance)]
         table.add_row(method, str(budget or "all"), f"{mean(found.tokens):.0f}", *shares, *others, *right)
     console.print(table)
-    counts = next(iter(comparison.found.values())).whole
     console.print(f"questions: {', '.join(f'{name} {len(counts[name])}' for name in (*names, OVERALL))}")
     console.print(f"{comparison.skipped} questions skipped: without an answer, or without a word that counts")
+    console.print(f"{comparison.over_budget} contexts over their budget")
 
 
 async def run(dialogues: Sequence[Dialogue], comparison: Comparison, folder: Path) -> None:
@@ -261,7 +294,7 @@ def main(
             asyncio.run(run(dialogues, comparison, folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    show(Console(width=160), comparison)
+    show(Console(width=200), comparison)
     if json_file is not None:
         json_file.write_text(json.dumps(report(comparison), indent=2) + "\n")
 

@@ -37,6 +37,7 @@ Tokenizer: TypeAlias = Literal["o200k_base", "cl100k_base"]
 SectionName: TypeAlias = Literal["system", "recent", "summary", "facts", "memories", "recalled"]
 Decision: TypeAlias = Literal["included", "dropped"]
 
+MaxTurnTokens: TypeAlias = Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 
 
@@ -105,8 +106,8 @@ class SemanticRecall(Strict):
     scope: RecallScope = Field(
         default=RecallScope.CONVERSATION,
         description=(
-            "`conversation`; `owner`: all conversations of its owner in its project, or only itself where it has no"
-            " owner; `project`: all conversations of its project."
+            "`owner`: all conversations of its owner in its project, or only itself where it has no owner; `project`:"
+            " all of its project."
         ),
     )
 
@@ -122,9 +123,9 @@ class ContextRequest(Strict):
     recent_turns: Annotated[StrictInt, Field(ge=1, le=MAX_RECENT_TURNS)] | None = Field(
         default=None,
         description=(
-            "N: at least the N newest turns verbatim, and at most N + max(1, N/4), while the budget has room; and where"
-            " a summary is shown, the turns between it and these. Left out: at least as many as the setting"
-            " max_context_messages, and all older ones that no summary covers, while the budget has room."
+            "N: at least the N newest turns verbatim, at most N + max(1, N/4), while the budget has room; beside a"
+            " summary also the turns between it and these. Left out: at least max_context_messages turns, and all older"
+            " ones that no summary covers."
         ),
     )
     query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)] | None = Field(
@@ -138,7 +139,7 @@ class ContextRequest(Strict):
         default=True,
         description="Show parts of turns that are too long; `false`: whole or not at all.",
     )
-    max_turn_tokens: Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)] | None = Field(
+    max_turn_tokens: MaxTurnTokens | None = Field(
         default=None,
         description="Shorten longer recent turns; default: a third of the budget, if not all fit.",
     )
@@ -154,8 +155,8 @@ class ContextRequest(Strict):
     as_actor: Name | None = Field(
         default=None,
         description=(
-            "Write the context for this actor: its own turns are the assistant's, those of all others the user's, with"
-            " their names. Tool calls of the others are written as text."
+            "Write the context for this actor: its own turns are the assistant's, those of others the user's, with"
+            " names; their tool calls are text."
         ),
     )
     system: SystemText | None = None

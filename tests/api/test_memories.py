@@ -678,8 +678,8 @@ async def test_a_context_survives_a_search_that_breaks(service: Service, client:
         raise ValueError(SECRET)
 
     conversation = await client.conversation()
-    await client.append(conversation, "hello?")
-    await store(client, "hello")
+    await client.append(conversation, "where is the key?")  # a greeting would be no query
+    await store(client, "the key is here")
     monkeypatch.setattr(service.container.recall_service, "recall_memories", broken)
     context = await client.context(conversation, 2000, include_memories=True)
     assert (context["degraded"], context["included"]["memory_ids"]) == (["recall_failed"], [])

@@ -311,3 +311,20 @@ def test_a_system_turn_or_a_compaction_is_never_recalled_in_part() -> None:
     gone = CanonicalTurn("t9", 9, Role.SYSTEM, Kind.COMPACTION, "system", content=text)
     made = build(talk(60, 62), 500, recalled=[RecalledTurn(gone, 0.9, passages=[passage_of(text)])])
     assert made.included.turn_ids == ["t60", "t61", "t62"]
+
+
+def test_the_smallest_budget_named_is_that_of_whole_texts_which_are_shorter_than_their_marks() -> None:
+    recent = [calls(1, "a"), result(2, "a", "twenty-five letters, about")]
+    with pytest.raises(Invalid) as caught:
+        build(recent, 1)
+    minimum = caught.value.extra["minimum_budget"]
+    assert isinstance(minimum, int)
+    assert build(recent, minimum).degraded == []
+    with pytest.raises(Invalid):
+        build(recent, minimum - 1)
+
+
+def test_the_reason_of_a_shortened_result_ends_with_the_turn_of_its_call() -> None:
+    made = build([calls(1, "a"), result(2, "a", document()), turn(3, content="go on")], 1000)
+    rows = [row.reason for row in made.explain or [] if row.id == "t2" and row.decision == "included"]
+    assert rows == ["it is within the recent window, shortened, together with turn t1"]

@@ -4,8 +4,9 @@ from typing import Annotated, ClassVar, Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
-from app.context.schemas import Context, ContextRequest, SummaryRequest
+from app.context.schemas import Context, ContextRequest, MaxTurnTokens, SummaryRequest
 from app.conversations.schemas.append import TurnsToAppend
 from app.conversations.schemas.conversations import Filter, Name, NonNegative
 from app.conversations.schemas.history import HistoryPage, HistoryQuery, ListedStatus
@@ -17,7 +18,7 @@ from app.core.validation.strict import Strict
 from app.formats.schemas import Role
 from app.memory.longterm.schemas import MemoryEntries
 from app.memory.schemas import FactCreate, FactSearch
-from app.recall.schemas import Recall, RecallResult
+from app.recall.schemas import Recall, RecallResult, WaitForVectorsMs
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 
 MAX_QUERY_CHARACTERS = 32_768
@@ -109,6 +110,10 @@ class NamedConversation(ConversationNames):
 
 class BuildContext(NamedConversation, ContextRequest):
     """A context to build for a conversation, within a token budget."""
+
+    # models have no use for these: their schema is short
+    max_turn_tokens: SkipJsonSchema[MaxTurnTokens | None] = None
+    wait_for_vectors_ms: SkipJsonSchema[WaitForVectorsMs] = 0
 
 
 class AppendTurns(NamedConversation, TurnsToAppend):

@@ -137,14 +137,18 @@ class _Assembly:
     def _require_newest(self) -> None:
         """Cut the newest units until they fit. Raises Invalid `budget_too_small` if not even marks of them do."""
         shortens, budget = self._request.shorten, self._request.token_budget
-        is_too_long = shortens and self._recent.is_too_long(self._units[-self._required :])
+        is_too_long = shortens and self._recent.is_too_long(self._units[-self._required :], self._limit)
         minimum = 0 if is_too_long else self._newest_tokens()
         if not is_too_long and minimum <= budget:
             return
         if shortens:
+            newest_units = self._units[-self._required :]
             self._recent.shorten_newest_most(self._required)
-            marked = self._newest_tokens()
-            minimum = marked if is_too_long else min(minimum, marked)
+            minimum = self._newest_tokens()
+            # texts that are longer than the marks are not counted
+            if not self._recent.is_too_long(newest_units, minimum):
+                self._recent.restore()
+                minimum = min(minimum, self._newest_tokens())
         if minimum > budget:
             raise Invalid(
                 "budget_too_small",

@@ -53,10 +53,10 @@ class RecentTurns:
                 return {turn.id for turn in unit.turns}
         return set()
 
-    def is_too_long(self, units: Iterable[Unit]) -> bool:
-        """Return whether a text of some units alone is longer than the whole context may be."""
+    def is_too_long(self, units: Iterable[Unit], limit: int) -> bool:
+        """Return whether a text of some units alone, as it was given, takes more than `limit` tokens."""
         turns = (turn for unit in units for turn in self._cuttable(unit))
-        return any(size > self._limit for turn in turns for size in sizes(turn, self._limit, self._count))
+        return any(size > limit for turn in turns for size in sizes(turn, limit, self._count))
 
     def shorten_window(self, required: int, *, exempt: set[str]) -> bool:
         """Cut the turns of the window that are too long, except some; return whether any was cut."""
@@ -76,7 +76,7 @@ class RecentTurns:
         newest = {turn.id for turn in turns}
         users = self.newest_user_turns()
         others = [turn for turn in turns if turn.id not in users]
-        if others and not self.is_too_long([unit for unit in units if unit.turns[0].id in users]):
+        if others and not self.is_too_long([unit for unit in units if unit.turns[0].id in users], self._limit):
             self._cut(self._limits(others), newest)
             if excess() <= 0:
                 return

@@ -243,9 +243,9 @@ class _Rows:
                     why = "it is written before the last question, as the window has no place for it"
                 if is_kept and unit.position >= newest:
                     why = "the newest turn is always shown"
-                beside = f", together with turn {unit.turns[0].id}" if index else ""
-                if is_kept and turn.id in self._recent.cuts:
-                    beside += ", shortened"
+                beside = ", shortened" if is_kept and turn.id in self._recent.cuts else ""
+                if index:
+                    beside += f", together with turn {unit.turns[0].id}"
                 self._add("recent", turn.id, 0 if index else tokens, why=why, beside=beside)
                 places.append(turn.position)
             if is_kept:

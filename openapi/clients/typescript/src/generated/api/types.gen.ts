@@ -895,7 +895,7 @@ export type ContextRequest = {
     /**
      * Recent Turns
      *
-     * N: at least the N newest turns verbatim, and at most N + max(1, N/4), while the budget has room; and where a summary is shown, the turns between it and these. Left out: at least as many as the setting max_context_messages, and all older ones that no summary covers, while the budget has room.
+     * N: at least the N newest turns verbatim, at most N + max(1, N/4), while the budget has room; beside a summary also the turns between it and these. Left out: at least max_context_messages turns, and all older ones that no summary covers.
      */
     recent_turns?: number | null;
     /**
@@ -947,7 +947,7 @@ export type ContextRequest = {
     /**
      * As Actor
      *
-     * Write the context for this actor: its own turns are the assistant's, those of all others the user's, with their names. Tool calls of the others are written as text.
+     * Write the context for this actor: its own turns are the assistant's, those of others the user's, with names; their tool calls are text.
      */
     as_actor?: string | null;
     /**
@@ -6425,7 +6425,7 @@ export type SemanticRecall = {
      */
     min_relevance?: number;
     /**
-     * `conversation`; `owner`: all conversations of its owner in its project, or only itself where it has no owner; `project`: all conversations of its project.
+     * `owner`: all conversations of its owner in its project, or only itself where it has no owner; `project`: all of its project.
      */
     scope?: RecallScope;
 };

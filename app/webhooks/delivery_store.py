@@ -118,6 +118,45 @@ _LANES_OF = Query(
 )
 
 
+_CLAIM: Final = """
+    with recursive receivers (tenant_id, webhook_id) as (
+        (select tenant_id, webhook_id from webhook_lanes order by tenant_id, webhook_id limit 1)
+        union all
+        select n.tenant_id, n.webhook_id from receivers r cross join lateral (
+            select o.tenant_id, o.webhook_id from webhook_lanes o
+            where (o.tenant_id, o.webhook_id) > (r.tenant_id, r.webhook_id)
+            order by o.tenant_id, o.webhook_id limit 1
+        ) n
+    ), due as materialized (
+        select o.tenant_id, o.webhook_id, o.lane, o.due_at from receivers r cross join lateral (
+            select o.tenant_id, o.webhook_id, o.lane, o.due_at from webhook_lanes o
+            where o.tenant_id = r.tenant_id and o.webhook_id = r.webhook_id and o.due_at <= statement_timestamp()
+              and (o.locked_until is null or o.locked_until < statement_timestamp())
+            order by o.due_at limit 4 * $2::integer
+        ) o
+        where r.tenant_id <> all($6::uuid[]) and not exists (
+            select from unnest($4::uuid[], $5::uuid[]) as b (tenant_id, webhook_id)
+            where b.tenant_id = r.tenant_id and b.webhook_id = r.webhook_id
+        )
+        order by o.due_at limit 4 * $2::integer
+    ), picked as materialized (
+        -- lane by lane in the order of `due`: a join with the whole table could read all lanes that are due
+        select l.tenant_id, l.webhook_id, l.lane from due cross join lateral (
+            select w.tenant_id, w.webhook_id, w.lane from webhook_lanes w
+            where w.tenant_id = due.tenant_id and w.webhook_id = due.webhook_id and w.lane = due.lane
+              and w.due_at <= statement_timestamp()
+              and (w.locked_until is null or w.locked_until < statement_timestamp())
+            limit 1 for update skip locked
+        ) l
+        limit $2
+    )
+    update webhook_lanes l set locked_by = $1, locked_until = statement_timestamp() + $3
+    from picked
+    where l.tenant_id = picked.tenant_id and l.webhook_id = picked.webhook_id and l.lane = picked.lane
+    returning l.tenant_id, l.webhook_id, l.lane
+"""
+
+
 async def claim(
     tx: Transaction,
     process: UUID,
@@ -135,43 +174,7 @@ async def claim(
     if tx.is_distributed:
         return await _claim_on_nodes(tx, process, limit=limit, lease=lease, busy=busy, busy_tenants=busy_tenants)
     rows = await tx.fetch(
-        """
-        with recursive receivers (tenant_id, webhook_id) as (
-            (select tenant_id, webhook_id from webhook_lanes order by tenant_id, webhook_id limit 1)
-            union all
-            select n.tenant_id, n.webhook_id from receivers r cross join lateral (
-                select o.tenant_id, o.webhook_id from webhook_lanes o
-                where (o.tenant_id, o.webhook_id) > (r.tenant_id, r.webhook_id)
-                order by o.tenant_id, o.webhook_id limit 1
-            ) n
-        ), due as materialized (
-            select o.tenant_id, o.webhook_id, o.lane, o.due_at from receivers r cross join lateral (
-                select o.tenant_id, o.webhook_id, o.lane, o.due_at from webhook_lanes o
-                where o.tenant_id = r.tenant_id and o.webhook_id = r.webhook_id and o.due_at <= statement_timestamp()
-                  and (o.locked_until is null or o.locked_until < statement_timestamp())
-                order by o.due_at limit 4 * $2::integer
-            ) o
-            where r.tenant_id <> all($6::uuid[]) and not exists (
-                select from unnest($4::uuid[], $5::uuid[]) as b (tenant_id, webhook_id)
-                where b.tenant_id = r.tenant_id and b.webhook_id = r.webhook_id
-            )
-            order by o.due_at limit 4 * $2::integer
-        ), picked as materialized (
-            -- lane by lane in the order of `due`: a join with the whole table could read all lanes that are due
-            select l.tenant_id, l.webhook_id, l.lane from due cross join lateral (
-                select w.tenant_id, w.webhook_id, w.lane from webhook_lanes w
-                where w.tenant_id = due.tenant_id and w.webhook_id = due.webhook_id and w.lane = due.lane
-                  and w.due_at <= statement_timestamp()
-                  and (w.locked_until is null or w.locked_until < statement_timestamp())
-                limit 1 for update skip locked
-            ) l
-            limit $2
-        )
-        update webhook_lanes l set locked_by = $1, locked_until = statement_timestamp() + $3
-        from picked
-        where l.tenant_id = picked.tenant_id and l.webhook_id = picked.webhook_id and l.lane = picked.lane
-        returning l.tenant_id, l.webhook_id, l.lane
-        """,
+        _CLAIM,
         process,
         limit,
         lease,

@@ -24,7 +24,7 @@ from app.core.jobs import JobQueue, NewJob
 from app.core.limits import TenantLimiter
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
-from app.index.analyser.analyser import Analyser
+from app.index.analyser.analyser import Analyser, EqualText, equal_text
 from app.index.analyser.query_words import MAX_QUERY_WORDS, PreparedQuery
 from app.index.analyser.terms import pack_lexemes
 from app.index.backfill import store as backfill_store
@@ -62,6 +62,7 @@ from app.tenancy.service import Tenancy
 __all__ = [
     "ChosenSpace",
     "EmbeddingSpaceRuntime",
+    "EqualText",
     "LoadedScope",
     "PreparedQuery",
     "SearchIndex",
@@ -69,6 +70,7 @@ __all__ = [
     "VectorAhead",
     "VectorBackfill",
     "VectorMaker",
+    "equal_text",
     "read_chosen_space",
 ]
 

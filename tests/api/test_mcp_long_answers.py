@@ -195,6 +195,19 @@ async def test_lists_have_as_many_items_as_fit_and_lead_on(client: Client, port:
         assert len({item["id"] for item in await list_all(mcp, "list_facts")}) == 60
 
 
+async def test_the_tree_of_a_long_session_is_a_short_answer(client: Client, port: int) -> None:
+    conversation = await client.conversation(external_id="long")
+    for year in range(2010, 2018):
+        days = [f"{year}-{1 + number % 12:02d}-{1 + number % 28:02d}T10:00:00Z" for number in range(84)]
+        turns = [{"role": "user", "content": f"{day} {'lamp ' * 60}", "occurred_at": day} for day in days]
+        await client.append(conversation, *turns)
+    async with mcp_client(port, client.key) as mcp:
+        asked = {"session_id": "long", "limit": 200}
+        tree = await use(mcp, "memory_list_dir_with_abstract", **asked)
+    assert len(tree["summaries"]) > 20
+    assert "of 200 are shown. Narrow it with path" in tree["cut"]
+
+
 async def list_all(mcp: McpClient, tool: str) -> list[Any]:
     """All items of a list, a page at a time, each of which is a short answer."""
     items: list[Any] = []

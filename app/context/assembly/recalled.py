@@ -17,7 +17,7 @@ from app.context.assembly.recent import RecentTurns
 from app.context.schemas import ContextRequest, RecallScope
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.formats.service import text_of
-from app.index.analyser.analyser import EqualText, equal_text
+from app.index.service import EqualText, equal_text
 from app.recall.schemas import Passage, RecalledTurn
 
 _SHARE_OF_TURN: Final = 4

@@ -22,7 +22,7 @@ from app.core.jobs import JobQueue, NewJob
 from app.core.limits import TenantLimiter
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
-from app.index.analyser.analyser import Analyser
+from app.index.analyser.analyser import Analyser, EqualText, equal_text
 from app.index.analyser.query_words import MAX_QUERY_WORDS, PreparedQuery
 from app.index.analyser.terms import pack_lexemes
 from app.index.backfill import store as backfill_store
@@ -60,6 +60,7 @@ from app.tenancy.service import Tenancy
 __all__ = [
     "ChosenSpace",
     "EmbeddingSpaceRuntime",
+    "EqualText",
     "LoadedScope",
     "PreparedQuery",
     "SearchIndex",
@@ -67,19 +68,17 @@ __all__ = [
     "VectorAhead",
     "VectorBackfill",
     "VectorMaker",
+    "equal_text",
     "read_chosen_space",
 ]
 
 _INLINE_CHARACTERS = 4_000  # analysing less text takes about a millisecond: not worth a thread
-# up to this many vectors, as of a typical user message, are made at once even under load
-_FEW_VECTORS = 4
+_FEW_VECTORS = 4  # as of a typical user message: made at once even under load
 # bounds the vectors made while callers wait, as a number of appends of the largest allowed size
 _INLINE_APPENDS = 4
-# a short job does not delay a shutdown, and a retry repeats little work
-_ENTRIES_PER_JOB = 50
+_ENTRIES_PER_JOB = 50  # a short job does not delay a shutdown, and a retry repeats little work
 _MIN_POOL = 100  # of each way of search in a large scope: hits by both are mostly among the first hundred of one
-# resolving the dates of a text takes this many times as long as hashing and counting it
-_DATES_FACTOR = 20
+_DATES_FACTOR = 20  # resolving the dates of a text takes as many times as long as hashing and counting it
 
 
 class SearchIndex:

@@ -6,7 +6,8 @@
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from datetime import datetime
+from typing import Final, TypedDict
 from uuid import UUID
 
 import numpy as np
@@ -128,6 +129,21 @@ class Ranking:
         best = sorted(zip((-total[order]).tolist(), (-times[order]).tolist(), ids, elements, strict=True))
         return np.array([at for *_, at in best[:k]], dtype=np.intp)
 
+    def counted_again(self, hits: Sequence[SearchHit]) -> list[SearchHit]:
+        """Return the hits of an earlier ranking with the number and times of the texts that equal them in this one.
+
+        Those that this one has not compared are returned as they are.
+        """
+        elements: dict[tuple[EntryKind, UUID], int] = {}
+        for kind in {hit.kind for hit in hits}:
+            places = self.result.find(kind, [hit.source_id for hit in hits if hit.kind is kind])
+            elements |= {(kind, source_id): at for source_id, at in places.items()}
+        copies = copies_of(self.result, np.array(list(elements.values()), dtype=np.intp))
+        return [
+            hit if (at := elements.get((hit.kind, hit.source_id))) is None else replace(hit, **self._copies(copies[at]))
+            for hit in hits
+        ]
+
     def scores_of(self, elements: Mapping[UUID, int]) -> dict[UUID, float]:
         """Return the scores of those of some objects of one kind, given with their elements, that are hits."""
         is_hit = np.zeros(len(self.scores.total), dtype=np.bool_)
@@ -154,13 +170,24 @@ class Ranking:
         scores = self.scores
         return replace(
             entry,
-            count=max(len(copies), 1),
-            said_at=[time_of(self.result.occurred_at[copy]) for copy in copies[:_MAX_TIMES]],
-            conversation_ids={*self._conversations(np.array(copies)).values()} if len(copies) > 1 else (),
+            **self._copies(copies),
             score=float(scores.total[at]),
             relevance=float(scores.relevance[at]) if self.is_calibrated else None,
             terms={name: float(values[at]) for name, values in scores.terms.items()},
         )
+
+    def _copies(self, copies: Sequence[int]) -> "_Copies":
+        times = [time_of(self.result.occurred_at[copy]) for copy in copies[:_MAX_TIMES]]
+        conversation_ids = {*self._conversations(np.array(copies)).values()} if len(copies) > 1 else set[UUID]()
+        return {"count": max(len(copies), 1), "said_at": times, "conversation_ids": conversation_ids}
+
+
+class _Copies(TypedDict):
+    """The number, the times and the conversations of equal texts."""
+
+    count: int
+    said_at: Sequence[datetime]
+    conversation_ids: Collection[UUID]
 
 
 def kth_largest(values: Floats, k: int) -> np.float32:

@@ -162,6 +162,8 @@ class RecallService:
         if is_reranked:
             hits, failed = await self._reranker.rerank(request.query, hits, hit_texts(hits, contents, passages))
             async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                # equal texts may have been erased meanwhile
+                hits = (await self._search.rank(caller, tx, question, scope, k=k)).counted_again(hits)
                 read = partial(self._search.read_contents, caller, tx, project=project)
                 hits, contents = await read_existing(hits, k=request.k, read=read)
                 around, cut = await self._search.neighbours(caller, tx, contents.turns, request.neighbours)

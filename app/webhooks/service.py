@@ -57,9 +57,9 @@ __all__ = [
 ]
 
 PURGE_JOB: Final = "webhooks.purge"
+"""Job that deletes the deliveries of a deleted webhook. Its subject is the webhook."""
 _MAX_WEBHOOKS: Final = 20
 """Webhooks of a tenant: every event is compared with each of them."""
-"""Job that deletes the deliveries of a deleted webhook. Its subject is the webhook."""
 REPLAY: Final = "webhook_replay"
 """Kind of the operation that replays many deliveries."""
 SECRET_PURPOSE: Final = "webhooks"  # noqa: S105 - the name of a purpose

@@ -141,3 +141,24 @@ async def test_a_standing_instruction_is_found_by_a_question_about_its_subject(c
     await client.post(f"/v1/conversations/{conversation}/turns", json={"turns": turns})
     hits = await client.recall(conversation, "What are modern sneakers made of?", explain=True)
     assert hits[0]["explain"]["terms"]["instructs"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("early", "late"),
+    [
+        (("ann", "The dose is 1.5 mg a day."), ("ann", "The dose is 15 mg a day.")),
+        (("ann", "The fee is 5 €."), ("ann", "The fee is 5 $.")),
+        (("ann", "मुझे काल पसंद है"), ("ann", "मुझे कल पसंद है")),
+        (("ann", "I am allergic to nuts."), ("bob", "I am allergic to nuts.")),
+    ],
+)
+async def test_a_context_shows_texts_that_say_something_else(
+    client: Client, early: tuple[str, str], late: tuple[str, str]
+) -> None:
+    conversation = await client.conversation()
+    filler = [f"Talk {number} is about lunch and rain." for number in range(8)]
+    first, newest = ({"role": "user", "actor": actor, "content": text} for actor, text in (early, late))
+    turn = (await client.append(conversation, first, *filler, newest))["turns"][0]
+    body = {"token_budget": 2000, "recent_turns": 1, "semantic_recall": {"k": 10}, "query": early[1]}
+    response = await client.post(f"/v1/conversations/{conversation}/context", json=body)
+    assert turn["id"] in response.json()["included"]["turn_ids"]

@@ -171,3 +171,50 @@ async def test_an_operator_chooses_the_length_of_answers(
         page = await mcp.call_tool("get_history", {"conversation_id": conversation})
         assert page.structured_content is not None
         assert len(page.structured_content["data"][0]["content"]) == 40_000
+
+
+async def test_the_reasons_for_a_context_leave_it_its_room(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    for part in range(2):
+        await client.append(conversation, *[f"Turn {number} of part {part} is about lamps." for number in range(400)])
+    async with mcp_client(port, client.key) as mcp:
+        asked = {"conversation_id": conversation, "token_budget": 100_000, "recent_turns": 800}
+        context = await use(mcp, "build_context", **asked, explain=True)
+    assert context["usage"]["used"] > 500
+    assert len(context["explain"]) > 10
+    assert "rows of `explain` are shown" in context["cut"]
+
+
+async def test_lists_have_as_many_items_as_fit_and_lead_on(client: Client, port: int) -> None:
+    names = [await client.conversation(external_id=f"x{n}", metadata={"n": str(n) * 3000}) for n in range(12)]
+    for number in range(60):
+        body = {"subject": f"s{number}", "predicate": "likes", "object": f"{number} {'x' * 400}"}
+        assert (await client.post("/v1/facts", json=body)).is_success
+    async with mcp_client(port, client.key) as mcp:
+        assert {item["id"] for item in await list_all(mcp, "find_conversations")} == set(names)
+        assert len({item["id"] for item in await list_all(mcp, "list_facts")}) == 60
+
+
+async def test_the_tree_of_a_long_session_is_a_short_answer(client: Client, port: int) -> None:
+    conversation = await client.conversation(external_id="long")
+    for year in range(2010, 2018):
+        days = [f"{year}-{1 + number % 12:02d}-{1 + number % 28:02d}T10:00:00Z" for number in range(84)]
+        turns = [{"role": "user", "content": f"{day} {'lamp ' * 60}", "occurred_at": day} for day in days]
+        await client.append(conversation, *turns)
+    async with mcp_client(port, client.key) as mcp:
+        asked = {"session_id": "long", "limit": 200}
+        tree = await use(mcp, "memory_list_dir_with_abstract", **asked)
+    assert len(tree["summaries"]) > 20
+    assert "of 200 are shown. Narrow it with path" in tree["cut"]
+
+
+async def list_all(mcp: McpClient, tool: str) -> list[Any]:
+    """All items of a list, a page at a time, each of which is a short answer."""
+    items: list[Any] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = await use(mcp, tool, limit=200, **cursor)
+        items += page["data"]
+        if page["next_cursor"] is None:
+            return items
+        cursor = {"cursor": page["next_cursor"]}

@@ -166,7 +166,7 @@ async def test_an_evaluation_compares_rankings_without_a_reranker(caller: Client
 
 FAILURES: list[Mode] = [
     "rate_limited", "error", "unauthorized", "timeout", "garbage", "deep", "wrong_json", "too_few", "twice", "nan",
-    "no_index", "reset", "echo", "redirect",
+    "huge", "no_index", "reset", "echo", "redirect",
 ]  # fmt: skip
 
 
@@ -204,6 +204,26 @@ async def test_a_turn_that_is_erased_while_the_reranker_works_is_no_hit(caller: 
     hits = (await search)["data"]
     assert len(hits) == 2
     assert "Mallorca" not in str(hits)
+
+
+async def test_a_text_that_is_erased_while_the_reranker_works_is_not_counted(
+    caller: Client, fake: FakeReranker
+) -> None:
+    conversation = await holidays(caller, "By the way.", ANSWER.upper())
+    turns = await caller.history(conversation)
+    hits = (await recalled(caller, conversation, k=1))["data"]
+    assert hits[0]["count"] == 2
+    erased, remaining = (turns[3], turns[5]) if hits[0]["id"] == turns[5]["id"] else (turns[5], turns[3])
+    fake.reset()
+    fake.delay_s = 0.5
+    search = asyncio.create_task(recalled(caller, conversation, k=1))
+    await fake.asked.wait()
+    response = await caller.delete(f"/v1/conversations/{conversation}/turns/{erased['id']}")
+    assert response.is_success
+    hits = (await search)["data"]
+    assert [(hit["id"], hit["count"], hit["said_at"]) for hit in hits] == [
+        (remaining["id"], 1, [remaining["occurred_at"]])
+    ]
 
 
 async def test_a_cancelled_search_frees_the_connections_of_the_reranker(caller: Client, fake: FakeReranker) -> None:

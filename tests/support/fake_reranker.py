@@ -10,7 +10,7 @@ from typing import Any, Literal
 Form = Literal["results", "tei"]
 Mode = Literal[
     "ok", "rate_limited", "error", "unauthorized", "timeout", "garbage", "deep", "wrong_json", "too_few", "twice",
-    "nan", "no_index", "reset", "echo", "redirect",
+    "nan", "huge", "no_index", "reset", "echo", "redirect",
 ]  # fmt: skip
 
 MODEL = "fake-reranker"
@@ -99,6 +99,8 @@ class FakeReranker:
                 results[0]["index"] = 1
             case "nan":
                 results[0][name] = float("nan")
+            case "huge":
+                results[0][name] = 10**400
             case "no_index":
                 del results[0]["index"]
             case _:

@@ -105,6 +105,15 @@ def fit_list(value: JsonObject, name: str, *, max_bytes: int, how: str) -> JsonO
     return shown
 
 
+def with_reasons(value: JsonObject, rows: JsonValue, *, max_bytes: int) -> tuple[JsonObject, str | None]:
+    """Return a context with as many of the first rows of its `explain` as fit, and what was left out."""
+    if not isinstance(rows, list):
+        return value, None
+    count = fitting_count({**value, "explain": rows}, rows, max_bytes=max_bytes)
+    shown: JsonObject = {**value, "explain": rows[:count]}
+    return shown, None if count == len(rows) else f"The first {count} of {len(rows)} rows of `explain` are shown."
+
+
 def fitting_count(value: JsonObject, items: Sequence[JsonValue], *, max_bytes: int) -> int:
     """Return how many of the first items of a result fit; at least one."""
     sizes = [answer_bytes(item) - _AROUND for item in items]

@@ -1,9 +1,10 @@
 """The tools for conversations: search, build a context, append, read, create, find, summarise."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from app.agents.tools.answers import (
     SLIM_NOTE,
@@ -14,7 +15,9 @@ from app.agents.tools.answers import (
     fit_part,
     fit_recall,
     fit_texts,
+    fitting_count,
     slim,
+    with_reasons,
 )
 from app.agents.tools.schemas import (
     AppendTurns,
@@ -28,6 +31,7 @@ from app.agents.tools.schemas import (
     Summarize,
 )
 from app.agents.tools.tool import ADDS, READER, READS, WRITER, Group, Tool, ToolServices, tool
+from app.context.schemas import Context
 from app.conversations.schemas.conversations import (
     AppendResult,
     Conversation,
@@ -46,6 +50,9 @@ from app.tenancy.schemas import Caller, Scope
 
 _CONTEXT_TRIES: Final = 4
 """Times that a context is built again with a smaller budget: each brings the answer to nine tenths of the limit."""
+_REASONS_SHARE: Final = 4
+"""The part of an answer that the reasons for a context may take from the context itself."""
+_ItemT = TypeVar("_ItemT", bound=BaseModel)
 _CUT_PAGE: Final = (
     f"To keep the answer short, texts of more than {TEXT_LEVEL} characters are cut, and the page may have fewer turns"
     " than `limit`. Read a text on with get_history, turn_id, start and length; read further turns with next_cursor."
@@ -150,7 +157,7 @@ def _whole_tools() -> tuple[Tool, ...]:
             "find_conversations",
             ConversationSearch,
             Page[ListedConversation],
-            lambda services, caller, body: services.conversations.search(caller, request=body),
+            _find_conversations,
             title="Find conversations",
             description=(
                 "Find stored conversations by `external_id`, `owner`, `participant`, `project`, `metadata`, times or"
@@ -221,23 +228,50 @@ async def _build_context(services: ToolServices, caller: Caller, body: BuildCont
     conversation_id = await found(services, caller, body)
     context = await services.contexts.build(caller, conversation_id, request=body)
     max_bytes = services.max_answer_bytes
-    shown: JsonObject = context.model_dump(mode="json")
+    room = max_bytes - max_bytes // _REASONS_SHARE * body.explain
+    shown, rows = _without_reasons(context)
     budget, cut = body.token_budget, None
     for _ in range(_CONTEXT_TRIES):
-        if (size := answer_bytes(shown)) <= max_bytes:
+        if (size := answer_bytes(shown)) <= room:
             break
         # of the tokens that are used, since the budget may be far larger
-        budget = min(budget, context.usage.used) * max_bytes * 9 // (size * 10)
+        budget = min(budget, context.usage.used) * room * 9 // (size * 10)
         try:
             smaller = body.model_copy(update={"token_budget": budget})
             context = await services.contexts.build(caller, conversation_id, request=smaller)
         except Invalid:  # less than the system text needs
             break
-        shown = context.model_dump(mode="json")
+        shown, rows = _without_reasons(context)
         cut = f"To keep the answer short, it was built for {budget} tokens. POST /v1/…/context builds larger ones."
-    shown, cut_texts = fit_texts(shown, max_bytes=max_bytes)
-    notes = [note for note in (cut, cut_texts) if note is not None]
+    shown, cut_texts = fit_texts(shown, max_bytes=room)
+    shown, cut_rows = with_reasons(shown, rows, max_bytes=max_bytes)
+    notes = [note for note in (cut, cut_texts, cut_rows) if note is not None]
     return ToolAnswer({**shown, "cut": " ".join(notes)} if notes else shown)
+
+
+def _without_reasons(context: Context) -> tuple[JsonObject, JsonValue]:
+    shown: JsonObject = context.model_dump(mode="json")
+    return {**shown, "explain": None}, shown["explain"]
+
+
+async def fit_page(read: Callable[[int], Awaitable[Page[_ItemT]]], limit: int, *, max_bytes: int) -> Page[_ItemT]:
+    """Return a page that fits, of fewer items if it has to. `read` reads one of at most so many items."""
+    while True:
+        page = await read(limit)
+        shown: JsonObject = page.model_dump(mode="json")
+        count = len(page.data)
+        if count <= 1 or answer_bytes(shown) <= max_bytes:
+            return page
+        limit = min(count - 1, fitting_count(shown, cast("list[JsonValue]", shown["data"]), max_bytes=max_bytes))
+
+
+async def _find_conversations(
+    services: ToolServices, caller: Caller, body: ConversationSearch
+) -> Page[ListedConversation]:
+    def read(limit: int) -> Awaitable[Page[ListedConversation]]:
+        return services.conversations.search(caller, request=body.model_copy(update={"limit": limit}))
+
+    return await fit_page(read, body.limit, max_bytes=services.max_answer_bytes)
 
 
 async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurns) -> AppendResult:

@@ -1,6 +1,8 @@
 """The tools for facts: list them, assert one."""
 
-from app.agents.tools.conversations import found
+from collections.abc import Awaitable
+
+from app.agents.tools.conversations import fit_page, found
 from app.agents.tools.schemas import AssertFact, ListFacts
 from app.agents.tools.tool import ADDS, READS, Group, Tool, ToolServices, tool
 from app.core.ids import ConversationId
@@ -52,7 +54,11 @@ async def _conversation(services: ToolServices, caller: Caller, body: ListFacts 
 
 async def _list_facts(services: ToolServices, caller: Caller, body: ListFacts) -> Page[Fact]:
     where = body.search(await _conversation(services, caller, body))
-    return await services.facts.list_page(caller, where=where, newest_first=True, limit=body.limit, cursor=body.cursor)
+
+    def read(limit: int) -> Awaitable[Page[Fact]]:
+        return services.facts.list_page(caller, where=where, newest_first=True, limit=limit, cursor=body.cursor)
+
+    return await fit_page(read, body.limit, max_bytes=services.max_answer_bytes)
 
 
 async def _assert_fact(services: ToolServices, caller: Caller, body: AssertFact) -> FactResult:

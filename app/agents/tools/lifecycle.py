@@ -10,14 +10,16 @@ from app.agents.lifecycle.schemas import (
     Maintained,
     RunTurn,
     SessionRequest,
-    Tree,
     TreeRequest,
     TurnContext,
     TurnDone,
     TurnPrepared,
 )
 from app.agents.lifecycle.service import Lifecycle
+from app.agents.tools.answers import ToolAnswer, fit_list
+from app.agents.tools.schemas import TreeAnswer
 from app.agents.tools.tool import ADDS, READER_AND_WRITER, READS, Group, Tool, ToolServices, tool
+from app.tenancy.schemas import Caller
 
 _AGAIN: Final = {"idempotent_hint": True}
 _BYTES_A_TOKEN: Final = 16
@@ -113,8 +115,8 @@ def _session_tools() -> tuple[Tool, ...]:
         tool(
             "memory_list_dir_with_abstract",
             TreeRequest,
-            Tree,
-            lambda services, caller, body: _lifecycle(services).tree(caller, request=body),
+            TreeAnswer,
+            _tree,
             title="List a session's memory",
             description=(
                 "List what is remembered of a session as a tree of paths, each with a line that says what is there:"
@@ -134,6 +136,17 @@ def _within_answer(services: ToolServices, body: _TurnT) -> _TurnT:
         return body
     max_tokens = min(services.max_answer_bytes // _BYTES_A_TOKEN, _lifecycle(services).max_input_tokens)
     return body.model_copy(update={"max_input_tok": max_tokens})
+
+
+async def _tree(services: ToolServices, caller: Caller, body: TreeRequest) -> ToolAnswer:
+    tree = await _lifecycle(services).tree(caller, request=body)
+    shown = fit_list(
+        tree.model_dump(mode="json"),
+        "summaries",
+        max_bytes=services.max_answer_bytes,
+        how="Narrow it with path and depth.",
+    )
+    return ToolAnswer(shown)
 
 
 def _lifecycle(services: ToolServices) -> Lifecycle:

@@ -6,6 +6,7 @@ from uuid import UUID
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from app.agents.lifecycle.schemas import Tree
 from app.context.schemas import Context, ContextRequest, MaxTurnTokens, SummaryRequest
 from app.conversations.schemas.append import TurnsToAppend
 from app.conversations.schemas.conversations import Filter, Name, NonNegative
@@ -187,6 +188,12 @@ class RecallAnswer(RecallResult):
 
 class MemoryAnswer(MemoryEntries):
     """Recalled memories, best first."""
+
+    cut: _Cut
+
+
+class TreeAnswer(Tree):
+    """Nodes of a session's memory, each after its parent."""
 
     cut: _Cut
 

@@ -4,7 +4,6 @@ A turn that takes more than a quarter of the budget, or has no room whole, is sh
 turns of the window that are cut, the passages that the window does not show are recalled. Equal texts are shown once.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +17,7 @@ from app.context.assembly.recent import RecentTurns
 from app.context.schemas import ContextRequest, RecallScope
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.formats.service import text_of
+from app.index.service import EqualText, equal_text
 from app.recall.schemas import Passage, RecalledTurn
 
 _SHARE_OF_TURN: Final = 4
@@ -26,7 +26,6 @@ _CUT_TOKENS: Final = 3
 """Tokens of a mark between two passages."""
 _LABEL_TOKENS: Final = 20
 _PRICE: Final = 0.25
-_NO_WORDS: Final = re.compile(r"\W+")
 
 
 def may_recall(parts: ContextParts, request: ContextRequest) -> bool:
@@ -66,7 +65,7 @@ class RecalledTurns:
         self._ranked = sorted(parts.recalled, key=lambda part: (-self._gain(part), -part.turn.position, part.turn.id))
         self._is_of_one_conversation = all(part.conversation is None for part in parts.recalled)
         self._lines: dict[str, Line] = {}
-        self._keys: dict[str, str] = {}
+        self._keys: dict[str, EqualText] = {}
 
     @property
     def max_lines(self) -> int:
@@ -79,7 +78,7 @@ class RecalledTurns:
         chosen: dict[str, RecallCandidate] = {}
         system_texts = {text_of(turn).strip() for unit in plan.units for turn in unit.turns if turn.role is Role.SYSTEM}
         system_texts.add((self._parts.system or "").strip())
-        texts = {self._key(turn) for unit in plan.units for turn in unit.turns} if self._ranked else set[str]()
+        texts = {self._key(turn) for unit in plan.units for turn in unit.turns} if self._ranked else set[EqualText]()
         for part in self._ranked:
             turn = part.turn
             reason = None
@@ -164,10 +163,9 @@ class RecalledTurns:
             chosen.pop()
         return None
 
-    def _key(self, turn: CanonicalTurn) -> str:
-        """Return what equal texts have in common: their words, in lower case."""
+    def _key(self, turn: CanonicalTurn) -> EqualText:
+        """Return what equal turns have in common, as in recall."""
         key = self._keys.get(turn.id)
         if key is None:
-            text = text_of(turn)
-            key = self._keys[turn.id] = _NO_WORDS.sub("", text.casefold()) or text
+            key = self._keys[turn.id] = equal_text(text_of(turn), turn.actor)
         return key

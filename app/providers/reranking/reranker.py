@@ -101,7 +101,7 @@ class Reranker:
             except _RerankRefusedError as error:
                 self._log.warning("reranker.refused", status=error.status)
                 raise _failed() from error
-            except (TimeoutError, httpx2.HTTPError, ValueError, RecursionError) as error:
+            except (TimeoutError, httpx2.HTTPError, ValueError, OverflowError, RecursionError) as error:
                 self._log.warning("reranker.failed", error_type=error_type(error))
                 raise _failed() from error
 

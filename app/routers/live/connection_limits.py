@@ -20,9 +20,9 @@ from app.tenancy.schemas import Caller
 ConnectionKind: TypeAlias = Literal["websocket", "events"]
 _RETRY_AFTER_S: Final = 5
 _MAX_PER_TOKEN: Final = 20
+"""Connections of one person in one conversation: several windows on several machines."""
 _KEYS_PER_TENANT: Final = 2
 """One key of a tenant, with the tokens made by it, leaves as many of its connections to the others."""
-"""Connections of one person in one conversation: several windows on several machines."""
 _MAX_UNAUTHENTICATED: Final = 500
 """Each takes little and lasts `AUTH_TIMEOUT_S` at most; without a limit, a flood would take all file handles."""
 AUTH_TIMEOUT_S: Final = 5.0

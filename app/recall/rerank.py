@@ -13,6 +13,7 @@ from app.core.errors import Unavailable
 from app.index.schemas import SearchHit
 from app.providers.service import Reranker
 from app.recall.hits import HitContents
+from app.tenancy.schemas import Caller
 
 MAX_RERANKED: Final = 50
 """Hits that are sent: beyond them, hardly any answers, and endpoints charge for each text."""
@@ -34,7 +35,7 @@ class HitReranker:
         return max(k, MAX_RERANKED) if self.is_on else k
 
     async def rerank(
-        self, query: str, hits: Sequence[SearchHit], texts: Sequence[str]
+        self, caller: Caller, query: str, hits: Sequence[SearchHit], texts: Sequence[str]
     ) -> tuple[list[SearchHit], list[str]]:
         """Return the hits in their new order, and what was degraded. In no transaction: the texts are sent.
 
@@ -44,7 +45,7 @@ class HitReranker:
         if self._reranker is None or len(places) < 2:  # noqa: PLR2004 - one hit has no order
             return list(hits), []
         try:
-            scores = await self._reranker.scores(query, [texts[place] for place in places])
+            scores = await self._reranker.scores(caller.tenant_id, query, [texts[place] for place in places])
         except Unavailable:
             return list(hits), ["reranker_failed"]
         return reorder(hits, dict(zip(places, scores, strict=True))), []

@@ -160,7 +160,7 @@ class RecallService:
             cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=prepared)
         passages = await self._long_turns.find(long_turns, cosines=cosines, query=prepared)
         if is_reranked:
-            hits, failed = await self._reranker.rerank(request.query, hits, hit_texts(hits, contents, passages))
+            hits, failed = await self._reranker.rerank(caller, request.query, hits, hit_texts(hits, contents, passages))
             async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
                 # equal texts may have been erased meanwhile
                 hits = (await self._search.rank(caller, tx, question, scope, k=k)).counted_again(hits)
@@ -337,7 +337,7 @@ class RecallService:
         texts = {turn_id: text_of(item.turn) for turn_id, item in items.items()}
         texts |= {turn_id: of_turn.best_text for turn_id, of_turn in passages.items()}
         hits, failed = await self._reranker.rerank(
-            question.query.text, hits, [texts.get(hit.source_id, "") for hit in hits]
+            caller, question.query.text, hits, [texts.get(hit.source_id, "") for hit in hits]
         )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             existing = await self._search.hydrate_for_context(caller, tx, hits[:k])

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
 from app.core.errors import Unavailable
+from app.core.ids import TenantId
 from app.providers.service import Reranker
 from app.settings.models import RerankerSettings
 from tests.support.api import Client, Service, open_service
@@ -247,7 +249,25 @@ async def test_a_reranker_refuses_to_run_in_a_transaction(reranked: Service, cal
     assert reranker is not None
     async with reranked.container.database.transaction(caller.tenant_id):
         with pytest.raises(RuntimeError):
-            await reranker.scores("a", ["b"])
+            await reranker.scores(TenantId(uuid4()), "a", ["b"])
+
+
+async def test_the_calls_of_a_tenant_leave_room_for_those_of_another(fake: FakeReranker) -> None:
+    settings = RerankerSettings(reranker_url=fake.url, reranker_timeout_ms=PATIENT_MS)
+    reranker = Reranker(fake.url, settings=settings, guard=lambda: None)
+    fake.mode = "timeout"
+    waiting = [asyncio.create_task(reranker.scores(TenantId(UUID(int=1)), "q", ["a", "b"])) for _ in range(20)]
+    await fake.asked.wait()
+    await asyncio.sleep(0.2)
+    fake.mode = "ok"
+    try:
+        async with asyncio.timeout(10):
+            assert len(await reranker.scores(TenantId(UUID(int=2)), "q", ["a", "b"])) == 2
+    finally:
+        for call_of_first in waiting:
+            call_of_first.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await reranker.close()
 
 
 # the two forms of the endpoint
@@ -257,8 +277,8 @@ async def scores(url: str, texts: list[str], **settings: Any) -> list[float]:
     given = RerankerSettings(reranker_url=url, reranker_timeout_ms=PATIENT_MS, **settings)
     reranker = Reranker(given.reranker_url or "", settings=given, guard=lambda: None)
     try:
-        first = await reranker.scores("the query", texts)
-        assert await reranker.scores("the query", texts) == first
+        first = await reranker.scores(TenantId(uuid4()), "the query", texts)
+        assert await reranker.scores(TenantId(uuid4()), "the query", texts) == first
     finally:
         await reranker.close()
     return first

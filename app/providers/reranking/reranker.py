@@ -20,6 +20,8 @@ from prometheus_client.registry import Collector
 from pydantic import JsonValue
 
 from app.core.errors import AppError, Unavailable
+from app.core.ids import TenantId
+from app.core.limits import TenantLimiter
 from app.core.telemetry import error_type, get_logger
 from app.core.tracing.call_record import Stage
 from app.core.tracing.export import trace_http_client
@@ -31,6 +33,7 @@ RERANKER_FAILED: Final = "reranker_failed"
 _MAX_CHARACTERS: Final = 4000
 """Of a query, and of each text: about a thousand tokens, more than most models read of both together."""
 _CONCURRENCY: Final = 8
+"""Calls at once; a tenant has half of them."""
 _TEI_BATCH: Final = 32
 """Texts that TEI takes at once by default."""
 _MAX_ANSWER_BYTES: Final = 4 * 2**20
@@ -55,7 +58,9 @@ class Reranker:
         self._url = url
         self._settings = settings
         self._guard = guard
-        self._slots = asyncio.Semaphore(_CONCURRENCY)
+        self._slots = TenantLimiter(
+            _CONCURRENCY // 2, total=_CONCURRENCY, wait_s=settings.reranker_timeout_s, detail="The reranker is busy."
+        )
         self._takes_texts: bool | None = None
         """Whether the endpoint has TEI's form; None until it has answered."""
         key = settings.reranker_api_key
@@ -87,16 +92,17 @@ class Reranker:
         """Close the connections."""
         await self._client.aclose()
 
-    async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+    async def scores(self, tenant_id: TenantId, query: str, texts: Sequence[str]) -> list[float]:
         """Return the score of each text: the higher, the better it answers the query.
 
-        Raises Unavailable `reranker_failed`, at the latest after the configured time.
+        Raises Unavailable `reranker_failed`, at the latest after the configured time; `overloaded` if too many calls of
+        the tenant wait.
         """
         self._guard()
         query, texts = query[:_MAX_CHARACTERS], [text[:_MAX_CHARACTERS] for text in texts]
         with self._measured(len(texts)):
             try:
-                async with asyncio.timeout(self._settings.reranker_timeout_s), self._slots:
+                async with asyncio.timeout(self._settings.reranker_timeout_s), self._slots.hold(tenant_id):
                     return await self._ask(query, texts)
             except _RerankRefusedError as error:
                 self._log.warning("reranker.refused", status=error.status)

@@ -7,7 +7,8 @@ and a tool's result, in turn, and asks for sentences at random places of them. A
 of them about other things of the same kind; with `--texts`, those of the caller's own texts stand between them, which
 are read where they are, and never printed or stored.
 
-`best`: the sentence is in `text`, the best passage. `any`: it is there or in `passages`.
+`best`: the sentence is in `text`, the best passage. `any`: it is there or in `passages`. `context`: it is in a context
+of 4 000 tokens with recall. `over`: contexts over that budget.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from server import serve
 from app.providers.tokens import TiktokenCounter
 
 MIN_TOKENS, MAX_TOKENS = 5_000, 50_000
+BUDGET: Final = 4_000
 ROLES: Final = ("user", "assistant", "tool")
 SHARE_OF_FACTS: Final = 0.3
 """Of the sentences of a document: as many say something of the kind that is asked for, each of another thing."""
@@ -148,6 +150,14 @@ class _Hits(BaseModel):
     data: list[_Hit]
 
 
+class _Context(BaseModel):
+    class Usage(BaseModel):
+        used: int
+
+    messages: list[dict[str, JsonValue]]
+    usage: Usage
+
+
 class _Appended(BaseModel):
     class Turn(BaseModel):
         id: str
@@ -171,10 +181,12 @@ class Document:
 
 @dataclass(slots=True)
 class Shares:
-    """For each question whether its sentence is in the best passage, and in any."""
+    """For each question whether its sentence is in the best passage, in any, and in a context; and who is over."""
 
     best: list[bool] = field(default_factory=list[bool])
     any: list[bool] = field(default_factory=list[bool])
+    context: list[bool] = field(default_factory=list[bool])
+    over: int = 0
 
 
 def documents(chance: random.Random, count: int, questions: int, fillers: Sequence[str]) -> list[Document]:
@@ -272,7 +284,18 @@ async def measure(root: Path, stored: Sequence[Document]) -> dict[str, Shares]:
                 shares[document.role].best.append(best)
                 further = hit is not None and any(sentence in part.text for part in hit.passages)
                 shares[document.role].any.append(best or further)
+                await _build(client, conversation_id, question, sentence, shares[document.role])
     return shares
+
+
+async def _build(client: Client, conversation_id: str, question: str, sentence: str, shares: Shares) -> None:
+    """Build a context for a question, and note whether it shows the sentence."""
+    body: dict[str, JsonValue] = {"query": question, "token_budget": BUDGET, "semantic_recall": {}}
+    answer = await client.demand("context", f"/v1/conversations/{conversation_id}/context", body)
+    context = _Context.model_validate_json(answer.body)
+    shown = [text for message in context.messages for text in _strings(message)]
+    shares.context.append(any(sentence in " ".join(text.split()) for text in shown))
+    shares.over += context.usage.used > BUDGET
 
 
 def main(
@@ -290,11 +313,11 @@ def main(
         shutil.rmtree(root, ignore_errors=True)
     tokens = [document.tokens for document in made]
     table = Table(title=f"{questions} questions, {count} documents of {min(tokens)} to {max(tokens)} tokens")
-    for column in ("role", "questions", "best", "any"):
+    for column in ("role", "questions", "best", "any", "context", "over"):
         table.add_column(column)
     for role, share in shares.items():
-        figures = (sum(values) / len(values) for values in (share.best, share.any))
-        table.add_row(role, str(len(share.best)), *(f"{100 * value:.1f} %" for value in figures))
+        figures = (sum(values) / len(values) for values in (share.best, share.any, share.context))
+        table.add_row(role, str(len(share.best)), *(f"{100 * value:.1f} %" for value in figures), str(share.over))
     Console().print(table)
 
 

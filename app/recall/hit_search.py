@@ -113,6 +113,8 @@ class HitSearch:
             contents = await self.read_contents(caller, tx, hits, project=scope.project)
             missing = [hit for hit in hits if not contents.has(hit)]
             conversation_ids = {key for hit in hits for key in hit.conversation_ids}
+            # those of which a turn was read are not being deleted: mostly all, so that this takes no statement
+            conversation_ids -= {hit.conversation_id for hit in hits if hit.source_id in contents.turns.turns}
             conversation_ids.update(hit.conversation_id for hit in missing if hit.conversation_id is not None)
             hidden = await self._reads.hidden(caller, tx, conversation_ids=conversation_ids - hidden_ids)
             if tries == _MAX_TRIES or not (missing or hidden):

@@ -140,15 +140,11 @@ _CLAIM: Final = """
         )
         order by o.due_at limit 4 * $2::integer
     ), picked as materialized (
-        -- lane by lane in the order of `due`: a join with the whole table could read all lanes that are due
-        select l.tenant_id, l.webhook_id, l.lane from due cross join lateral (
-            select w.tenant_id, w.webhook_id, w.lane from webhook_lanes w
-            where w.tenant_id = due.tenant_id and w.webhook_id = due.webhook_id and w.lane = due.lane
-              and w.due_at <= statement_timestamp()
-              and (w.locked_until is null or w.locked_until < statement_timestamp())
-            limit 1 for update skip locked
-        ) l
-        limit $2
+        select l.tenant_id, l.webhook_id, l.lane
+        from due join webhook_lanes l using (tenant_id, webhook_id, lane)
+        where l.due_at <= statement_timestamp()
+          and (l.locked_until is null or l.locked_until < statement_timestamp())
+        order by due.due_at limit $2 for update of l skip locked
     )
     update webhook_lanes l set locked_by = $1, locked_until = statement_timestamp() + $3
     from picked

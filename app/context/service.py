@@ -58,7 +58,6 @@ _TOKENS_OF_STORED: Final[dict[Tokenizer, int]] = {"o200k_base": 1, "cl100k_base"
 # A recalled turn with its label takes at least about this many tokens, and at least this many turns are compared.
 _TOKENS_OF_RECALLED = 30
 _LEAST_RECALLED = 10
-_READ_FOR_ONE = 3
 # Passages are as long as the setting says, but so short that as many as this fit, and a sentence or two are whole.
 _PASSAGES_OF_BUDGET = 12
 _LEAST_PASSAGE_TOKENS = 60
@@ -375,9 +374,8 @@ def _fact_part(fact: Fact, score: float | None) -> BackgroundPart:
 
 
 def _read_turns(k: int | None, token_budget: int) -> int:
-    """Return how many recalled turns are read: some of those that were asked for may be equal, or may not fit."""
-    wanted = token_budget // _TOKENS_OF_RECALLED if k is None else _READ_FOR_ONE * k
-    return max(k or _LEAST_RECALLED, min(MAX_RECALLED_TURNS, wanted))
+    """Return how many recalled turns are read: those that were asked for, or as many as may fit."""
+    return k or max(_LEAST_RECALLED, min(MAX_RECALLED_TURNS, token_budget // _TOKENS_OF_RECALLED))
 
 
 def _passage_tokens(request: ContextRequest) -> int:

@@ -4,7 +4,7 @@ A turn that takes more than a quarter of the budget, or has no room whole, is sh
 turns of the window that are cut, the passages that the window does not show are recalled. Equal texts are shown once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from app.context.assembly.recent import RecentTurns
 from app.context.schemas import ContextRequest, RecallScope
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.formats.service import text_of
-from app.index.service import EqualText, equal_text
+from app.index.service import EqualText, equal_text, hash_text
 from app.recall.schemas import Passage, RecalledTurn
 
 _SHARE_OF_TURN: Final = 4
@@ -66,6 +66,7 @@ class RecalledTurns:
         self._is_of_one_conversation = all(part.conversation is None for part in parts.recalled)
         self._lines: dict[str, Line] = {}
         self._keys: dict[str, EqualText] = {}
+        self._hashes: dict[str, int | str] = {}
 
     @property
     def max_lines(self) -> int:
@@ -78,7 +79,9 @@ class RecalledTurns:
         chosen: dict[str, RecallCandidate] = {}
         system_texts = {text_of(turn).strip() for unit in plan.units for turn in unit.turns if turn.role is Role.SYSTEM}
         system_texts.add((self._parts.system or "").strip())
-        texts = {self._key(turn) for unit in plan.units for turn in unit.turns} if self._ranked else set[EqualText]()
+        texts: dict[int | str, list[CanonicalTurn]] = {}
+        for turn in [turn for unit in plan.units for turn in unit.turns] if self._ranked else ():
+            texts.setdefault(self._letters(turn), []).append(turn)
         for part in self._ranked:
             turn = part.turn
             reason = None
@@ -94,13 +97,13 @@ class RecalledTurns:
                 reason = "the system text has it"
             elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
                 reason = "it has no text to show"
-            elif not is_cut and self._key(turn) in texts:
+            elif not is_cut and self._is_shown(turn, texts):
                 reason = "an equal text is shown"
             elif len(chosen) >= self.max_lines:
                 reason = f"the {self.max_lines} best are enough"
             if reason is None:
                 chosen[turn.id] = RecallCandidate(part, passages, is_cut)
-                texts.add(self._key(turn))
+                texts.setdefault(self._letters(turn), []).append(turn)
             else:
                 reasons.explain("recalled", turn.id, reason)
         return list(chosen.values())
@@ -162,6 +165,16 @@ class RecalledTurns:
                 return Line([turn.id], shown, candidate.part.score, self.order(turn), spans)
             chosen.pop()
         return None
+
+    def _is_shown(self, turn: CanonicalTurn, texts: Mapping[int | str, Sequence[CanonicalTurn]]) -> bool:
+        """Return whether an equal turn is shown. Only turns with the same letters are read for their speaker."""
+        return any(self._key(other) == self._key(turn) for other in texts.get(self._letters(turn), ()))
+
+    def _letters(self, turn: CanonicalTurn) -> int | str:
+        text = self._hashes.get(turn.id)
+        if text is None:
+            text = self._hashes[turn.id] = hash_text(text_of(turn)) or text_of(turn)
+        return text
 
     def _key(self, turn: CanonicalTurn) -> EqualText:
         """Return what equal turns have in common, as in recall."""

@@ -430,8 +430,8 @@ class SearchIndex:
         if query.by_words and not runtime.embedder.reads(text):
             return query
         try:
-            begun = None if meanwhile is None else partial(meanwhile, query)
-            vector = await embed_query(runtime.embedder, vector_text, ahead=ahead, meanwhile=begun)
+            during = None if meanwhile is None else partial(meanwhile, query)
+            vector = await embed_query(runtime.embedder, vector_text, ahead=ahead, meanwhile=during)
         except AppError as error:
             if not query.by_words:
                 raise

@@ -156,7 +156,7 @@ async def test_tenants_with_the_same_ids_do_not_wait_for_each_other(deferring: S
         assert time.monotonic() - began < LONG_MS / 1000
         search = asyncio.create_task(recalled(caller, conversation_id, 1000))
         await wait_until(lambda: waits(deferring) == 1, lambda: waits(deferring))
-        # the other tenant's turn gets its vectors: this wakes nobody else
+        # the vectors of the other tenant's turn do not end this wait
         indexing = deferring.container.indexing
         await indexing.make_vectors(job_caller(other.tenant_id), turn_ids=[parse_id(turn_id)])
         assert (await recalled(other, conversation_id, LONG_MS))["degraded"] == []

@@ -253,7 +253,7 @@ class _Assembly:
             "recalled": self._recall_floor(floors) if self._recalls else 0,
         }
         if floors is Floors.NONE:
-            # room for recalled turns is kept even if recall returns none, so that the window does not depend on the query
+            # room for recalled turns is kept even if there are none: the window must not depend on the query
             reserved = {name: floor * (name == "recalled" and self._may_recall) for name, floor in reserved.items()}
         total = sum(reserved.values())
         if total > self._room:

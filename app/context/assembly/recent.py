@@ -1,7 +1,7 @@
 """The recent turns of a context in units, and the shorter forms of those that are too long. Pure.
 
 Invariant: only turns of the newest units are cut by the query; all others are cut by their text and the limit alone, so
-that the prefix of a context stays the same whatever is asked.
+that the prefix of a context stays the same for every query.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -108,6 +108,11 @@ def hit_texts(hits: Sequence[SearchHit], contents: HitContents, passages: Mappin
     return texts
 
 
+def dates_of(hit: SearchHit) -> list[HitDate]:
+    """Return the days that the relative dates in the text of a turn mean, as far as they are resolved."""
+    return [] if hit.dates is None else _DATES.validate_json(hit.dates)
+
+
 def to_hit(hit: SearchHit, contents: HitContents, around: Mapping[str, Sequence[Turn]], form: HitForm) -> Hit | None:
     """Return a hit of the API; None if its content does not exist any more.
 
@@ -120,7 +125,7 @@ def to_hit(hit: SearchHit, contents: HitContents, around: Mapping[str, Sequence[
     summary = contents.summaries.get(source_id) if kind is EntryKind.SUMMARY else None
     memory = contents.memories.get(source_id) if kind is EntryKind.MEMORY else None
     fact = contents.facts.get(source_id) if kind is EntryKind.FACT else None
-    dates = [] if turn is None or hit.dates is None else _DATES.validate_json(hit.dates)
+    dates = [] if turn is None else dates_of(hit)
     best = None if turn is None else form.passages.get(source_id)
     text = _text(turn, summary, memory, fact) if best is None else ""
     members = {

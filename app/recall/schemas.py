@@ -369,7 +369,7 @@ class RecalledTurn:
     """A recalled turn for context assembly. `conversation` is the name of its conversation, if that is another one.
 
     `passages`: the best passages of a long turn for the query, the best first; empty for a short turn. `count` turns in
-    scope have its text; `said_at` are their times, the newest first.
+    scope have its text; `said_at` are their times, the newest first. `dates`: what its relative dates mean.
     """
 
     turn: CanonicalTurn
@@ -378,3 +378,4 @@ class RecalledTurn:
     passages: Sequence[Passage] = ()
     count: int = 1
     said_at: Sequence[datetime] = ()
+    dates: Sequence[HitDate] = ()

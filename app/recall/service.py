@@ -31,7 +31,7 @@ from app.memory.schemas import Fact
 from app.memory.service import FactService
 from app.providers.service import Reranker
 from app.recall.hit_search import HitSearch, of_kind
-from app.recall.hits import HitForm, compare_hits, compared_hit, hit_texts, rounded, to_hit
+from app.recall.hits import HitForm, compare_hits, compared_hit, dates_of, hit_texts, rounded, to_hit
 from app.recall.long_turns import LongTurns, TurnPassages
 from app.recall.passages import Passage
 from app.recall.ranking import Question, may_name_someone, name_texts, names_someone, remove_names
@@ -293,7 +293,7 @@ class RecallService:
             ranking = await self._search.rank(caller, tx, question, scope, k=pool + len(loaded))
             loaded_elements = ranking.result.find(EntryKind.TURN, list(loaded_turns))
             new_hits = await self._search.best_shown(caller, tx, ranking, k=pool, without=loaded_elements.values())
-            loaded_scores = ranking.scores_of(loaded_elements)
+            loaded_hits = ranking.among(loaded_elements.values())
             hydrated = await self._search.hydrate_for_context(caller, tx, new_hits)
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
             names = await self._reads.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
@@ -304,11 +304,14 @@ class RecallService:
                     names.get(hit.conversation_id or conversation_id),
                     count=hit.count,
                     said_at=hit.said_at,
+                    dates=dates_of(hit),
                 )
                 for hit in new_hits
                 if (turn := hydrated.turns.get(hit.source_id)) is not None
             ]
-            recalled += [RecalledTurn(loaded_turns[turn_id], score) for turn_id, score in loaded_scores.items()]
+            recalled += [
+                RecalledTurn(loaded_turns[hit.source_id], hit.score, dates=dates_of(hit)) for hit in loaded_hits
+            ]
             best = sorted(recalled, key=lambda item: -item.score)[:_TURNS_WITH_PASSAGES]
             long_turns = self._long_turns.of_canonical([item.turn for item in best], max_tokens=passage_tokens)
             cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=question.query)

@@ -9,7 +9,7 @@ import pytest
 
 from app.formats.schemas import Format
 from app.providers.tokens import TiktokenCounter
-from tests.support.api import Client, problem
+from tests.support.api import Client, Service, problem
 
 O200K = TiktokenCounter("o200k_base")
 WORDS = ["parrot", "invoice", "Reykjavík", "天気", "🐎🌧️", "tomorrow", "12,345", "naïve", "\n", "we agreed on it"]
@@ -316,3 +316,53 @@ async def test_turns_under_highlights_of_shown_turns_alone_are_shown_while_there
     assert context["included"]["summary_ids"] == []
     small = await client.context(conversation, 6_000)
     assert small["usage"]["used"] > 5_000
+
+
+async def test_a_recalled_turn_says_what_its_relative_dates_mean(service: Service, client: Client) -> None:
+    conversation = await client.conversation()
+    texts = [
+        "Yesterday the boat sank, and yesterday the mast broke.",
+        "The boat was built last month.",
+        "We bought the boat last year.",
+        "The boat raced last week.",
+        "The boat has a red sail.",
+        "Um barco novo chegou ontem ao porto da cidade.",
+    ]
+    said = {"role": "user", "actor": "mia", "occurred_at": "2023-05-10T15:00:00Z"}
+    await client.append(conversation, *[said | {"content": text} for text in texts])
+    await client.append(conversation, *[f"Talk {n} about lunch." for n in range(60)])
+    await service.run_jobs()
+    body = {
+        "token_budget": 700,
+        "recent_turns": 2,
+        "include_summary": False,
+        "query": "boat barco",
+        "semantic_recall": {"k": 12},
+    }
+    context = (await client.post(f"/v1/conversations/{conversation}/context", json=body)).json()
+    assert context["usage"]["used"] <= 700
+    lines = {line for message in context["messages"] for line in message["content"].splitlines()}
+    label = "[2023-05-10 15:00 UTC, mia"
+    assert {line for line in lines if line.startswith(label)} == {
+        f"{label}; yesterday = 2023-05-09] {texts[0]}",
+        f"{label}; last month = April 2023] {texts[1]}",
+        f"{label}; last year = 2022] {texts[2]}",
+        f"{label}; last week = 2023-05-01 to 2023-05-07] {texts[3]}",
+        f"{label}] {texts[4]}",
+        f"{label}; ontem = 2023-05-09] {texts[5]}",
+    }
+
+
+async def test_a_passage_says_what_its_own_relative_dates_mean(service: Service, client: Client) -> None:
+    conversation = await client.conversation()
+    filler = "Lamps, rivers and stones are in every paragraph of this text. " * 200
+    text = f"We began yesterday. {filler} The harbour of Porto closed last Friday. {filler}"
+    turn = {"role": "user", "actor": "mia", "occurred_at": "2023-05-10T15:00:00Z", "content": text}
+    await client.append(conversation, turn, *[f"Talk {n} about lunch." for n in range(60)])
+    await service.run_jobs()
+    body = {"token_budget": 900, "recent_turns": 2, "query": "When did the harbour of Porto close?"}
+    body["semantic_recall"] = {"k": 1}
+    context = (await client.post(f"/v1/conversations/{conversation}/context", json=body)).json()
+    shown = "\n".join(message["content"] for message in context["messages"])
+    assert "[2023-05-10 15:00 UTC, mia; last Friday = 2023-05-05] […]" in shown
+    assert "yesterday" not in shown

@@ -146,7 +146,7 @@ class RecalledTurns:
         turn = part.turn
         line = self._lines.get(turn.id)
         if line is None:
-            text = recalled_line(turn, part.conversation)
+            text = recalled_line(turn, part.conversation, dates=part.dates)
             line = self._lines[turn.id] = Line([turn.id], text, part.score, self.order(turn))
         return line
 
@@ -160,7 +160,8 @@ class RecalledTurns:
         )
         while chosen:
             spans = merge(chosen)
-            shown = recalled_line(turn, conversation, text=excerpt(text, spans))
+            dates = [date for date in candidate.part.dates if any(a <= date.start and date.end <= b for a, b in spans)]
+            shown = recalled_line(turn, conversation, text=excerpt(text, spans), dates=dates)
             if self._costs.line(shown) <= max_tokens:
                 return Line([turn.id], shown, candidate.part.score, self.order(turn), spans)
             chosen.pop()

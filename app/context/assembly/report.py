@@ -311,7 +311,7 @@ class _Rows:
     def _recalled_tokens(self, part: RecalledTurn) -> int:
         _, is_asked = self._reasons.of("recalled", part.turn.id)
         if is_asked and not part.passages:
-            return self._costs.line(recalled_line(part.turn, part.conversation))
+            return self._costs.line(recalled_line(part.turn, part.conversation, dates=part.dates))
         # hundreds of turns that the request did not ask for: writing and counting their lines took a fifth of the time
         return part.turn.content_tokens + MESSAGE_TOKENS
 

@@ -10,9 +10,11 @@ from mcp.client.client import Client as McpClient
 
 from app.agents.tools.service import all_tools
 from tests.support.api import Client, Service, open_service
+from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, says
 from tests.support.live import serving
 from tests.support.mcp import mcp_client
 from tests.support.postgres import TestDatabase
+from tests.support.timing import PATIENT_MS
 
 MAX_BYTES = 32 * 2**10
 MEBIBYTE = 2**20
@@ -218,3 +220,23 @@ async def list_all(mcp: McpClient, tool: str) -> list[Any]:
         if page["next_cursor"] is None:
             return items
         cursor = {"cursor": page["next_cursor"]}
+
+
+async def test_the_answer_of_the_agent_is_whole_beside_a_history_of_long_turns(
+    database: TestDatabase, tmp_path: Path
+) -> None:
+    response = "The deposit is 1,450 euros, and this is why. " * 200
+    async with open_fake_chat() as fake:
+        fake.reply = says(response)
+        more = {"llm_base_url": fake.url, "llm_model": CHAT_MODEL, "llm_timeout_ms": PATIENT_MS}
+        async with (
+            open_service(database, tmp_path, **more, enable_internal_agent=True, embedder="none") as service,
+            await service.new_tenant() as user,
+            serving(service.app, service.settings) as port,
+            mcp_client(port, user.key) as mcp,
+        ):
+            conversation = await large(user)
+            answer = await use(mcp, "ask_agent", query=QUERY, conversation_id=conversation)
+    assert answer["response"] == response.strip()
+    assert len(answer["history"]) == 9
+    assert all("more characters" in turn["content"] for turn in answer["history"][:6])

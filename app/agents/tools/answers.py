@@ -88,6 +88,13 @@ def fit_texts(value: JsonObject, *, max_bytes: int) -> tuple[JsonObject, str | N
     return shown, f"To keep the answer short, texts of more than {level} characters are cut."
 
 
+def fit_beside(value: JsonObject, name: str, *, max_bytes: int) -> JsonObject:
+    """Cut the texts of a member of a result to the room that the other members leave."""
+    others = {other: member for other, member in value.items() if other != name}
+    shown, _ = fit_texts({name: value[name]}, max_bytes=max_bytes - answer_bytes(others) + _AROUND)
+    return {**others, **shown}
+
+
 def fit_list(value: JsonObject, name: str, *, max_bytes: int, how: str) -> JsonObject:
     """Cut the texts of a result and leave out the last items of its list `name`, as far as it has to; set `cut`.
 

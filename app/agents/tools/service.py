@@ -6,7 +6,7 @@ Each tool accepts a REST schema and calls the service that REST calls. To add on
 
 from dataclasses import replace
 
-from app.agents.tools.answers import ToolAnswer, fit_list, fit_texts
+from app.agents.tools.answers import ToolAnswer, fit_beside, fit_list, fit_texts
 from app.agents.tools.conversations import conversation_tools, found_or_created
 from app.agents.tools.facts import fact_tools
 from app.agents.tools.lifecycle import lifecycle_tools
@@ -115,9 +115,10 @@ async def _store_memory(services: ToolServices, caller: Caller, body: MemoryStor
     return StoredMemory(stored=True)
 
 
-async def _ask_agent(services: ToolServices, caller: Caller, body: AskAgentTool) -> AgentAnswer:
+async def _ask_agent(services: ToolServices, caller: Caller, body: AskAgentTool) -> ToolAnswer:
     if services.agent is None:
         raise agent_disabled()
     conversation_id = await found_or_created(services, caller, body) if body.external_id else body.conversation_id
     asked = AskAgent.model_construct(query=body.query, conversation_id=conversation_id)
-    return (await services.agent.ask(caller, body=asked)).value
+    answer = (await services.agent.ask(caller, body=asked)).value.model_dump(mode="json")
+    return ToolAnswer(fit_beside(answer, "history", max_bytes=services.max_answer_bytes))

@@ -129,7 +129,8 @@ def turn_view(row: TurnRow, *, content: JsonValue | None = None, conversation_id
 
     `content`: the value of `row.content`, if it is parsed already; `conversation_id`: the id in its public form.
     """
-    members = row._asdict() | {
+    members = row._asdict()
+    members |= {
         "id": format_id(row.id),
         "conversation_id": conversation_id or format_id(row.conversation_id),
         "kind": _KINDS[row.kind],

@@ -297,8 +297,8 @@ class RecallService:
             hydrated = await self._search.hydrate_for_context(caller, tx, new_hits)
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
             names = await self._reads.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
-            recalled = [
-                RecalledTurn(
+            recalled = {
+                hit.source_id: RecalledTurn(
                     turn,
                     hit.score,
                     names.get(hit.conversation_id or conversation_id),
@@ -308,44 +308,41 @@ class RecallService:
                 )
                 for hit in new_hits
                 if (turn := hydrated.turns.get(hit.source_id)) is not None
-            ]
-            recalled += [
-                RecalledTurn(loaded_turns[hit.source_id], hit.score, dates=dates_of(hit)) for hit in loaded_hits
-            ]
-            best = sorted(recalled, key=lambda item: -item.score)[:_TURNS_WITH_PASSAGES]
+            }
+            for hit in loaded_hits:
+                recalled[hit.source_id] = RecalledTurn(loaded_turns[hit.source_id], hit.score, dates=dates_of(hit))
+            best = sorted(recalled.values(), key=lambda item: -item.score)[:_TURNS_WITH_PASSAGES]
             long_turns = self._long_turns.of_canonical([item.turn for item in best], max_tokens=passage_tokens)
             cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=question.query)
         passages = await self._long_turns.find(long_turns, cosines=cosines, query=question.query)
-        runs = {turn_id: of_turn.passages for turn_id, of_turn in passages.items()}
-        recalled = [replace(item, passages=runs.get(parse_id(item.turn.id), ())) for item in recalled]
+        for turn_id, of_turn in passages.items():
+            recalled[turn_id] = replace(recalled[turn_id], passages=of_turn.passages)
         degraded = [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])]
         if self._reranker.is_on:
             new_turns, failed = await self._rerank_turns(caller, question, new_hits, recalled, passages, k=k)
-            recalled = [*new_turns, *(item for item in recalled if parse_id(item.turn.id) in loaded_turns)]
-            degraded += failed
-        return recalled, degraded
+            return [*new_turns, *(recalled[hit.source_id] for hit in loaded_hits)], [*degraded, *failed]
+        return [*recalled.values()], degraded
 
     async def _rerank_turns(
         self,
         caller: Caller,
         question: Question,
         hits: Sequence[SearchHit],
-        recalled: Sequence[RecalledTurn],
+        recalled: Mapping[UUID, RecalledTurn],
         passages: Mapping[UUID, TurnPassages],
         *,
         k: int,
     ) -> tuple[list[RecalledTurn], list[str]]:
         """Return the best `k` of the recalled turns of hits by the reranker, if they still exist, and the degraded."""
-        items = {parse_id(item.turn.id): item for item in recalled}
-        texts = {turn_id: text_of(item.turn) for turn_id, item in items.items()}
+        texts = {turn_id: text_of(item.turn) for turn_id, item in recalled.items()}
         texts |= {turn_id: of_turn.best_text for turn_id, of_turn in passages.items()}
         hits, failed = await self._reranker.rerank(
             caller, question.query.text, hits, [texts.get(hit.source_id, "") for hit in hits]
         )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             existing = await self._search.hydrate_for_context(caller, tx, hits[:k])
-        best = [hit for hit in hits[:k] if hit.source_id in existing.turns and hit.source_id in items]
-        return [replace(items[hit.source_id], score=hit.score) for hit in best], failed
+        best = [hit for hit in hits[:k] if hit.source_id in existing.turns and hit.source_id in recalled]
+        return [replace(recalled[hit.source_id], score=hit.score) for hit in best], failed
 
     async def passages_of(
         self, caller: Caller, *, question: Question, turns: Sequence[CanonicalTurn], passage_tokens: int

@@ -1,15 +1,17 @@
 """Long texts are analysed in slices: the lexemes are those of the whole text."""
 
 import os
+import re
+import unicodedata
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from app.index.analyser import analyser
 from app.index.analyser.analyser import Analyser
-from app.index.analyser.words import words
+from app.index.analyser.words import fold, words
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "2000"))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,6 +56,13 @@ def test_a_short_text_has_the_same_tsvector_as_a_long_one(text: str) -> None:
 def test_ascii_has_the_same_words_as_any_other_text(text: str) -> None:
     with_mark = words(f"{text} \u00bf")  # no word, and not ASCII
     assert words(text) == with_mark
+
+
+@common
+@given(text=texts)
+def test_a_text_without_numbers_is_folded_like_one_with_a_number(text: str) -> None:
+    assume(re.search(r"\d", unicodedata.normalize("NFKC", text)) is None)
+    assert fold(f"{text}\n1") == f"{fold(text)}1"
 
 
 def test_a_long_text_is_cut_into_slices_that_are_all_of_it() -> None:

@@ -17,9 +17,9 @@ from app.formats.schemas import JsonObject
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _PRODUCED_ROLES: Final = frozenset({"assistant", "tool", "function"})
 _ITEMS_OF_PERSONS: Final = frozenset({"message", "mcp_approval_response", "item_reference"})
-_OF_CALLERS: Final = frozenset(
-    {"role", "type", "kind", "id", "actor", "metadata", "usage", "model", "adapter", "occurred_at", "status"}
-)
+BESIDE_MESSAGES: Final = ("actor", "metadata", "occurred_at")
+"""Members of a turn that no provider's messages have: they belong to the turn in every format."""
+_OF_CALLERS: Final = frozenset({*BESIDE_MESSAGES, "role", "type", "kind", "id", "usage", "model", "adapter", "status"})
 """Members of any message that the caller's program writes."""
 
 

@@ -57,9 +57,8 @@ ImportIn: TypeAlias = Annotated[
     StrictBool,
     Field(
         validation_alias="import",
-        description="The turns are a history that was said before. `active_at` of the conversation becomes the newest"
-        " `occurred_at` (it never goes back), and `created_at` the oldest one, so that the conversation keeps its place"
-        " in lists. Expiry counts from the append as ever.",
+        description="The turns were said before: `active_at` of the conversation becomes the newest `occurred_at` (it"
+        " never goes back), and `created_at` the oldest one. Expiry counts from the append.",
     ),
 ]
 
@@ -70,9 +69,8 @@ class TurnsToAppend(BaseModel):
     turns: Annotated[list[TurnInput], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)]
     format: Format | None = Field(
         None,
-        description="The shape of `turns`: messages of a provider are read into turns, and nothing of them is lost."
-        " Without it they are turns of this API; messages of Anthropic and items of OpenAI Responses are recognised by"
-        " their blocks and types.",
+        description="The shape of `turns`, if they are messages of a provider. Nothing of them is lost. Without it,"
+        " messages of Anthropic and items of OpenAI Responses are recognised by their blocks and types.",
     )
     is_import: ImportIn = False
 

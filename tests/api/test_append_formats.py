@@ -105,6 +105,15 @@ async def test_who_said_a_message_and_when_is_of_its_turn_in_every_format(client
     assert written(named, turns) == MESSAGES[named]
 
 
+@pytest.mark.parametrize("named", ["openai", "anthropic", "canonical"])
+async def test_null_beside_a_message_is_as_if_it_were_left_out(client: Client, named: str) -> None:
+    conversation = await client.conversation()
+    message = {"role": "user", "content": "hi", "actor": None, "metadata": None, "occurred_at": None}
+    await client.append(conversation, message | ({"position": 7} if named == "canonical" else {}), format=named)
+    [turn] = await client.history(conversation)
+    assert (turn["actor"], turn["content"], turn["metadata"]) == ("user", "hi", {})
+
+
 async def test_who_said_an_item_that_is_recognised_is_of_its_turn(client: Client) -> None:
     conversation = await client.conversation()
     await client.append(conversation, {"type": "message", "role": "user", "content": "Hello", "actor": "ana"})

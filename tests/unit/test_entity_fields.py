@@ -12,11 +12,13 @@ from app.conversations.drafts import make_draft
 from app.conversations.hash_chain import canonical_form
 from app.conversations.schemas.conversations import TurnInput
 from app.conversations.schemas.fields import CONVERSATION, ERASED_COLUMNS, RESPONSE, SUMMARY, TURN
+from app.conversations.schemas.frames import OpenTurn
 from app.conversations.stores.conversation_store import CHANGEABLE, TurnRow
 from app.conversations.tables import conversation_heads, conversations, responses, summaries, turns
 from app.conversations.turns.hashes import TurnChain, content_holds, hashed_fields
 from app.core.entity_fields import EntityField, columns_of, record_of
 from app.core.times import truncate_ms
+from app.formats.parse.produced import BESIDE_MESSAGES, OF_CALLERS
 from app.memory.facts.tables import fact_evidence, facts
 from app.memory.fields import EVIDENCE, FACT, MEMORY
 from app.memory.longterm.tables import memories
@@ -65,6 +67,13 @@ def test_turns_have_no_other_columns_rows_and_inputs() -> None:
     assert {field.column for field in TURN if field.is_hashed} == inputs | {"supersedes"}
     assert set(ERASED_COLUMNS) == inputs - {"role", "kind", "actor"}
     assert set(CHANGEABLE) < {field.column for field in CONVERSATION if field.is_input}
+
+
+def test_what_callers_say_of_a_turn_stands_where_turns_are_opened_and_beside_messages() -> None:
+    inputs = TurnInput.model_fields.keys()
+    assert OpenTurn.model_fields.keys() == inputs - {"content", "tool_calls", "tool_results", "usage"} | {"supersedes"}
+    assert inputs - {"content", "tool_calls", "tool_call_id", "tool_results"} == OF_CALLERS - {"type", "status"}
+    assert set(BESIDE_MESSAGES) < inputs
 
 
 def row(**more: object) -> TurnRow:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, S
 from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
 from app.core.validation.strict import Unchecked
 from app.formats import service as formats
-from app.formats.parse.produced import admit_messages
+from app.formats.parse.produced import BESIDE_MESSAGES, admit_messages
 from app.formats.parse.validation import field_error
 from app.formats.schemas import GIVEN, Format, JsonObject
 
@@ -22,8 +22,6 @@ _BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thi
 _ITEMS: Final = frozenset(
     {"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"}
 )
-# no provider has these members, so they belong to the turn in every format
-_BESIDE_MESSAGES: Final = ("actor", "metadata", "occurred_at")
 _OF_CONTEXTS: Final = frozenset({"position", "is_error", GIVEN})
 """Members of messages of canonical contexts that turns do not have."""
 _OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
@@ -59,9 +57,8 @@ ImportIn: TypeAlias = Annotated[
     StrictBool,
     Field(
         validation_alias="import",
-        description="The turns are a history that was said before. `active_at` of the conversation becomes the newest"
-        " `occurred_at` (it never goes back), and `created_at` the oldest one, so that the conversation keeps its place"
-        " in lists. Expiry counts from the append as ever.",
+        description="The turns were said before: `active_at` of the conversation becomes the newest `occurred_at` (it"
+        " never goes back), and `created_at` the oldest one. Expiry counts from the append.",
     ),
 ]
 
@@ -72,9 +69,8 @@ class TurnsToAppend(BaseModel):
     turns: Annotated[list[TurnInput], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)]
     format: Format | None = Field(
         None,
-        description="The shape of `turns`: messages of a provider are read into turns, and nothing of them is lost."
-        " Without it they are turns of this API; messages of Anthropic and items of OpenAI Responses are recognised by"
-        " their blocks and types.",
+        description="The shape of `turns`, if they are messages of a provider. Nothing of them is lost. Without it,"
+        " messages of Anthropic and items of OpenAI Responses are recognised by their blocks and types.",
     )
     is_import: ImportIn = False
 
@@ -130,16 +126,16 @@ class Append(Strict, TurnsToAppend):
 
 def _without_place(message: JsonObject, at: str) -> JsonObject:
     """Return a message of a canonical context as a new turn: without its position, and the id of the turn shown."""
-    [parsed] = formats.parse_single_message(Format.CANONICAL, message, at)
-    return {name: value for name, value in parsed.members().items() if name != "id" or "position" not in message}
+    [members] = _parsed(Format.CANONICAL, message, at)
+    return {name: value for name, value in members.items() if name != "id" or "position" not in message}
 
 
 def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:
     if not isinstance(turn, dict):
         raise field_error(at, "an object")
     members = cast("JsonObject", turn)
-    beside = {name: members[name] for name in _BESIDE_MESSAGES if name in members}
-    message = {name: value for name, value in members.items() if name not in beside} if beside else members
+    beside = {name: members[name] for name in BESIDE_MESSAGES if members.get(name) is not None}
+    message = {name: value for name, value in members.items() if name not in BESIDE_MESSAGES}
     # bodies and frames are already validated as JSON; to validate each value of a large one again would take a second
     return [{**parsed.members(), **beside} for parsed in formats.parse_single_message(source, message, at)]
 

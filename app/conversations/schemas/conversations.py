@@ -291,8 +291,8 @@ class TurnContent(Strict):
 class TurnInput(TurnContent):
     """A turn to append.
 
-    A `tool` turn has either `tool_call_id` with `content`, or `tool_results`. `tool_calls` have the shape `{id, name,
-    arguments}` or the OpenAI shape `{id, type, function: {name, arguments}}`. They and typed parts are stored as given.
+    A `tool` turn has `tool_call_id` with `content`, or `tool_results`. Calls are `{id, name, arguments}`, or as in chat
+    completions. They and typed parts are stored as given.
     """
 
     role: Role

@@ -17,9 +17,9 @@ from app.formats.schemas import JsonObject
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _PRODUCED_ROLES: Final = frozenset({"assistant", "tool", "function"})
 _ITEMS_OF_PERSONS: Final = frozenset({"message", "mcp_approval_response", "item_reference"})
-_OF_CALLERS: Final = frozenset(
-    {"role", "type", "kind", "id", "actor", "metadata", "usage", "model", "adapter", "occurred_at", "status"}
-)
+BESIDE_MESSAGES: Final = ("actor", "metadata", "occurred_at")
+"""Members of a turn that no provider's messages have: they belong to the turn in every format."""
+OF_CALLERS: Final = frozenset({*BESIDE_MESSAGES, "role", "type", "kind", "id", "usage", "model", "adapter", "status"})
 """Members of any message that the caller's program writes."""
 
 
@@ -65,7 +65,7 @@ def admit_message(message: JsonObject, at: str) -> tuple[JsonObject, list[str]]:
     admitted: JsonObject = {}
     sanitised: list[str] = []
     for name, value in message.items():
-        pointer = f"{at}/{name}" if name in MEMBER_NAMES or name in _OF_CALLERS else at
+        pointer = f"{at}/{name}" if name in MEMBER_NAMES or name in OF_CALLERS else at
         if _is_produced(message, name):
             check_json(value, pointer, check_scalars=False)
             cleaned = storable(value)
@@ -84,9 +84,9 @@ def admit_message(message: JsonObject, at: str) -> tuple[JsonObject, list[str]]:
 def _is_produced(message: JsonObject, member: str) -> bool:
     role, kind = message.get("role"), message.get("type")
     if role is None:
-        return isinstance(kind, str) and kind not in _ITEMS_OF_PERSONS and member not in _OF_CALLERS
+        return isinstance(kind, str) and kind not in _ITEMS_OF_PERSONS and member not in OF_CALLERS
     is_produced = isinstance(role, str) and role in _PRODUCED_ROLES
-    return is_produced and member not in _OF_CALLERS and member != "name"
+    return is_produced and member not in OF_CALLERS and member != "name"
 
 
 def _admit_block(block: JsonValue, at: str) -> JsonValue:

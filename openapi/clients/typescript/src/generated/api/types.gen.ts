@@ -138,13 +138,13 @@ export type Append = {
      */
     turns: Array<TurnInput>;
     /**
-     * The shape of `turns`: messages of a provider are read into turns, and nothing of them is lost. Without it they are turns of this API; messages of Anthropic and items of OpenAI Responses are recognised by their blocks and types.
+     * The shape of `turns`, if they are messages of a provider. Nothing of them is lost. Without it, messages of Anthropic and items of OpenAI Responses are recognised by their blocks and types.
      */
     format?: Format | null;
     /**
      * Import
      *
-     * The turns are a history that was said before. `active_at` of the conversation becomes the newest `occurred_at` (it never goes back), and `created_at` the oldest one, so that the conversation keeps its place in lists. Expiry counts from the append as ever.
+     * The turns were said before: `active_at` of the conversation becomes the newest `occurred_at` (it never goes back), and `created_at` the oldest one. Expiry counts from the append.
      */
     import?: boolean;
     /**
@@ -7679,8 +7679,8 @@ export type TurnHit = {
  *
  * A turn to append.
  *
- * A `tool` turn has either `tool_call_id` with `content`, or `tool_results`. `tool_calls` have the shape `{id, name,
- * arguments}` or the OpenAI shape `{id, type, function: {name, arguments}}`. They and typed parts are stored as given.
+ * A `tool` turn has `tool_call_id` with `content`, or `tool_results`. Calls are `{id, name, arguments}`, or as in chat
+ * completions. They and typed parts are stored as given.
  */
 export type TurnInput = {
     /**

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from app.conversations.schemas.conversations import Hydrated, Turn, turn_text
 from app.conversations.schemas.summaries import Summary
 from app.core.ids import format_id
+from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, SearchHit
 from app.memory.longterm.schemas import Memory
 from app.memory.schemas import Fact, fact_text
@@ -23,6 +24,7 @@ from app.recall.schemas import (
     HitDate,
     HitPassage,
     PassageBounds,
+    RecalledTurn,
     ScoreTerms,
 )
 from app.recall.scoring import RankingWeights
@@ -108,7 +110,12 @@ def hit_texts(hits: Sequence[SearchHit], contents: HitContents, passages: Mappin
     return texts
 
 
-def dates_of(hit: SearchHit) -> list[HitDate]:
+def recalled_turn(hit: SearchHit, turn: CanonicalTurn, conversation: str | None = None) -> RecalledTurn:
+    """Return the turn of a hit for a context. `conversation`: the name of its conversation, if that is another one."""
+    return RecalledTurn(turn, hit.score, conversation, count=hit.count, said_at=hit.said_at, dates=_dates_of(hit))
+
+
+def _dates_of(hit: SearchHit) -> list[HitDate]:
     """Return the days that the relative dates in the text of a turn mean, as far as they are resolved."""
     return [] if hit.dates is None else _DATES.validate_json(hit.dates)
 
@@ -125,7 +132,7 @@ def to_hit(hit: SearchHit, contents: HitContents, around: Mapping[str, Sequence[
     summary = contents.summaries.get(source_id) if kind is EntryKind.SUMMARY else None
     memory = contents.memories.get(source_id) if kind is EntryKind.MEMORY else None
     fact = contents.facts.get(source_id) if kind is EntryKind.FACT else None
-    dates = [] if turn is None else dates_of(hit)
+    dates = [] if turn is None else _dates_of(hit)
     best = None if turn is None else form.passages.get(source_id)
     text = _text(turn, summary, memory, fact) if best is None else ""
     members = {

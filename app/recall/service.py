@@ -31,7 +31,7 @@ from app.memory.schemas import Fact
 from app.memory.service import FactService
 from app.providers.service import Reranker
 from app.recall.hit_search import HitSearch, of_kind
-from app.recall.hits import HitForm, compare_hits, compared_hit, dates_of, hit_texts, rounded, to_hit
+from app.recall.hits import HitForm, compare_hits, compared_hit, hit_texts, recalled_turn, rounded, to_hit
 from app.recall.long_turns import LongTurns, TurnPassages
 from app.recall.passages import Passage
 from app.recall.ranking import Question, may_name_someone, name_texts, names_someone, remove_names
@@ -298,19 +298,11 @@ class RecallService:
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
             names = await self._reads.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
             recalled = {
-                hit.source_id: RecalledTurn(
-                    turn,
-                    hit.score,
-                    names.get(hit.conversation_id or conversation_id),
-                    count=hit.count,
-                    said_at=hit.said_at,
-                    dates=dates_of(hit),
-                )
+                hit.source_id: recalled_turn(hit, turn, names.get(hit.conversation_id or conversation_id))
                 for hit in new_hits
                 if (turn := hydrated.turns.get(hit.source_id)) is not None
             }
-            for hit in loaded_hits:
-                recalled[hit.source_id] = RecalledTurn(loaded_turns[hit.source_id], hit.score, dates=dates_of(hit))
+            recalled |= {hit.source_id: recalled_turn(hit, loaded_turns[hit.source_id]) for hit in loaded_hits}
             best = sorted(recalled.values(), key=lambda item: -item.score)[:_TURNS_WITH_PASSAGES]
             long_turns = self._long_turns.of_canonical([item.turn for item in best], max_tokens=passage_tokens)
             cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=question.query)

@@ -445,6 +445,7 @@ create table facts (
     invalidated_at timestamptz,
     invalidated_by uuid,
     retracted boolean not null,
+    undone boolean not null,
     expires_at timestamptz,
     listed boolean not null,
     due_at timestamptz,

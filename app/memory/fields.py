@@ -21,6 +21,7 @@ FACT: Final = (
     EntityField("invalidated_at", Form.TIME),
     EntityField("invalidated_by", Form.ID),
     EntityField("retracted", omits_empty=True),
+    EntityField("undone", omits_empty=True),
     EntityField("expires_at", Form.TIME),
     EntityField("evidence_count", is_recorded=False),
     EntityField("listed", is_recorded=False),

@@ -210,7 +210,8 @@ class Fact(BaseModel):
     It is valid from `valid_from`, until before `valid_to`. `invalidated_at`: when its end or retraction was recorded;
     `invalidated_by`: the fact that ended it. `project`: the project in which it is known; null if it was asserted
     without a project, or in several. `stated_by`: who states it: a caller, else the rules, else a model; null if it was
-    extracted before this was recorded. For a key without the scope `read`, the statement and the owner are empty.
+    extracted before this was recorded. `undone`: an undo retracted the fact, which can be asserted again. For a key
+    without the scope `read`, the statement and the owner are empty.
     """
 
     id: str
@@ -230,6 +231,7 @@ class Fact(BaseModel):
     recorded_at: TimeOut
     invalidated_at: TimeOut | None
     invalidated_by: str | None
+    undone: bool
 
 
 class FactRecordedFrame(BaseModel):
@@ -243,7 +245,7 @@ class FactRecordedFrame(BaseModel):
 class FactResult(BaseModel):
     """Result of an assertion, a correction, a retraction or an undo: the fact, and other facts that changed.
 
-    `fact` is null if the undo removed its last evidence.
+    `fact` is null if the undo made it a part of another fact, or if it was deleted meanwhile.
     """
 
     fact: Fact | None

@@ -226,7 +226,8 @@ class FactService:
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, fact = await self._open(caller, tx, fact_id)
             if fact.retracted:
-                raise Conflict("fact_retracted", "The fact is retracted; undo the retraction before you correct it.")
+                remedy = "assert it again" if fact.undone else "undo the retraction before you correct it"
+                raise Conflict("fact_retracted", f"The fact is retracted; {remedy}.")
             statement = correction_statement(fact, body)
             if statement is None:
                 return FactResult(fact=fact_view_for(caller, row), changed=[])
@@ -246,10 +247,15 @@ class FactService:
         return await self._result(caller, Asserted(fact_id, decision.changed_ids))
 
     async def undo(self, caller: Caller, fact_id: UUID) -> FactResult:
-        """Undo the last change of a fact. Raises NotFound if it does not exist; Conflict `nothing_to_undo`."""
+        """Undo the last change of a fact. Facts that it had added stay, retracted and marked as undone.
+
+        Raises NotFound if the fact does not exist; Conflict `nothing_to_undo`, also for an undone fact.
+        """
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, fact = await self._open(caller, tx, fact_id)
-            stored = await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
+            stored = (
+                None if fact.undone else await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
+            )
             decision = None if stored is None else timeline.undo_decision(stored.decision)
             if stored is None or decision is None or decision.outcome is Outcome.IGNORED:
                 raise Conflict("nothing_to_undo", "No change of this fact can be undone.")
@@ -402,7 +408,7 @@ class FactService:
             released = timelines[key].release(lambda origin: origin.conversation_id == conversation_id)
             timelines[owned].take(released)
         await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
-        remaining = {fact.id for key in moves for fact in timelines[key].facts}
+        remaining = {row.fact.id for key in moves for row in timelines[key].rows()}
         await decision_store.move(tx, caller.tenant_id, moves, fact_ids=sorted(before - remaining))
 
     # by jobs

@@ -229,6 +229,7 @@ class FactRecord(Strict):
     invalidated_at: TimeIn | None = None
     invalidated_by: IdIn | None = None
     retracted: StrictBool = False
+    undone: StrictBool = False
     expires_at: TimeIn | None = None
     is_partial: StrictBool = False
     evidence: list[EvidenceRecord] = Field(default=[], max_length=MAX_RECORDED_EVIDENCE, fail_fast=True)

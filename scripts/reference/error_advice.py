@@ -65,7 +65,10 @@ ERROR_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
     "embedder_overloaded": ("503, retryable", f"{_VECTORS} Send fewer at once."),
     "embedder_rate_limited": ("429, retryable", f"{_VECTORS} Raise the limit at the provider."),
     "embedder_unavailable": ("503, retryable", f"{_VECTORS} Check key, model and URL: the log has the status."),
-    "fact_retracted": ("409", "Undo it with `POST /v1/facts/{id}/undo`, or assert another `valid_from`."),
+    "fact_retracted": (
+        "409",
+        "Undo it with `POST /v1/facts/{id}/undo`, or assert another `valid_from`; assert an undone one again.",
+    ),
     "forbidden": ("403", "`GET /v1/keys/self` shows the scopes. Use another key ([keys](guides/keys.md))."),
     "head_too_large": ("431", "Send smaller headers: 64 KiB in all, 128 headers of 8 KiB for a WebSocket."),
     "host_not_allowed": ("403", "Add the name to `TURNKEEP_ALLOWED_HOSTS`."),
@@ -130,7 +133,10 @@ ERROR_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
     "not_found": ("404", "It may belong to another tenant, or be outside of the key's projects and owners."),
     "not_ready": ("503, retryable", "It starts or stops. Wait a second, or use another replica."),
     "not_supported": ("400", "Leave the field in `errors` out ([responses](guides/responses.md))."),
-    "nothing_to_undo": ("409", "Ten changes of a fact, and those of a summary that is valid, can be undone."),
+    "nothing_to_undo": (
+        "409",
+        "Ten changes of a fact, and those of a summary that is valid, can be undone; an undo cannot.",
+    ),
     "number_not_interoperable": ("422", "Send integers of more than 53 bits, and numbers beyond a double, as text."),
     "operation_ended": ("409", "Read its `status` and `result`."),
     "operation_token_expired": ("422", "Prepare the turn again: nothing is stored twice."),

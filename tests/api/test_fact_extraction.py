@@ -624,6 +624,23 @@ async def test_the_next_answer_of_the_model_reads_the_turns_again(
     assert await marks(root, conversation) == (None, None, 0)
 
 
+async def test_a_model_that_reads_a_turn_again_does_not_bring_back_what_was_undone(
+    tenant: Client, modelled: Service, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation(owner="ana", facts={"enabled": True, "redact": False})
+    await tenant.append(conversation, *TURNS[:3])
+    fake.reply = says("")
+    await modelled.run_jobs()
+    drink = (await facts(tenant, predicate="likes"))[0]
+    assert (await tenant.post(f"/v1/facts/{drink['id']}/undo")).json()["fact"]["undone"] is True
+    fake.reply = answers(*(told(turn, "I", "likes", drink["object"]) for turn in (1, 2, 3)))
+    await tenant.append(conversation, *TURNS[3:])
+    await modelled.run_jobs()
+    assert drink["object"] not in {one["object"] for one in await facts(tenant)}
+    body = {name: drink[name] for name in ("subject", "predicate", "object", "valid_from", "source_turn_ids")}
+    assert (await tenant.post("/v1/facts", json=body)).status_code == 201
+
+
 async def test_reading_again_is_tried_less_often_each_time_and_ends(
     tenant: Client, modelled: Service, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:

@@ -79,7 +79,7 @@ async def test_a_fact_is_recorded_and_read(client: Client) -> None:
         "id": made["id"], "subject": "Ana", "predicate": "lives_in", "object": "Berlin", "owner": "ana",
         "project": None, "conversation_id": None, "source_turn_ids": [], "confidence": 1.0, "tier": "l3",
         "stated_by": "caller", "evidence_count": 1, "valid_from": day(0), "valid_to": None,
-        "recorded_at": made["recorded_at"], "invalidated_at": None, "invalidated_by": None,
+        "recorded_at": made["recorded_at"], "invalidated_at": None, "invalidated_by": None, "undone": False,
     }  # fmt: skip
     assert await fact(client, made["id"]) == made
     assert await facts(client) == [made]
@@ -218,10 +218,9 @@ async def test_a_correction_retracts_and_stands_in_its_place(client: Client) -> 
     same = await client.patch(f"/v1/facts/{corrected['id']}", json={"object": "Berlin"})
     assert (same.json()["fact"], same.json()["changed"]) == (corrected, [])
     undone = await undo(client, corrected["id"])
-    assert undone["fact"] is None
+    assert (undone["fact"]["id"], undone["fact"]["undone"]) == (corrected["id"], True)
     assert [one["id"] for one in undone["changed"]] == [made["id"]]
     assert [one["object"] for one in await facts(client)] == ["Berln"]
-    problem(await client.get(f"/v1/facts/{corrected['id']}"), 404, "not_found")
 
 
 async def test_a_correction_may_give_an_end_and_refuses_one_before_the_beginning(client: Client) -> None:
@@ -257,16 +256,18 @@ async def test_undoing_goes_back_step_by_step_and_ends(client: Client) -> None:
     await tell(client, "ana", "likes", "tea", valid_from=day(1), source_turn_ids=[turn], owner=None)
     assert (await fact(client, tea["id"]))["evidence_count"] == 2
     assert (await undo(client, tea["id"]))["fact"]["evidence_count"] == 1
-    assert (await undo(client, tea["id"])) == {"fact": None, "changed": []}
-    assert await facts(client, include_retracted=True) == []
-    problem(await client.post(f"/v1/facts/{tea['id']}/undo"), 404, "not_found")
+    undone = await undo(client, tea["id"])
+    assert (undone["fact"]["undone"], undone["fact"]["evidence_count"], undone["changed"]) == (True, 1, [])
+    assert await facts(client) == []
+    assert await facts(client, include_retracted=True) == [undone["fact"]]
+    problem(await client.post(f"/v1/facts/{tea['id']}/undo"), 409, "nothing_to_undo")
 
 
 async def test_undoing_what_ended_a_fact_opens_it_again(client: Client) -> None:
     berlin = await tell(client, "ana", "lives in", "Berlin", valid_from=day(0))
-    await tell(client, "ana", "lives in", "Paris", valid_from=day(10))
+    paris = await tell(client, "ana", "lives in", "Paris", valid_from=day(10))
     undone = await undo(client, berlin["id"])
-    assert (undone["fact"]["valid_to"], undone["changed"]) == (None, [])
+    assert (undone["fact"]["valid_to"], [one["id"] for one in undone["changed"]]) == (None, [paris["id"]])
     assert [one["object"] for one in await facts(client)] == ["Berlin"]
 
 

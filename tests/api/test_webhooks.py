@@ -146,10 +146,13 @@ async def test_facts_and_summaries_are_sent(service: Service, client: Client, re
     fact = (await client.post("/v1/facts", json=said | {"source_turn_ids": [turns[0]["id"]]})).json()["fact"]
     assert (await client.delete(f"/v1/facts/{fact['id']}")).status_code == 200
     other = (await client.post("/v1/facts", json=said | {"object": "rum", "owner": "bob"})).json()["fact"]
+    milk = (await client.post("/v1/facts", json=said | {"object": "milk"})).json()["fact"]
+    assert (await client.post(f"/v1/facts/{milk['id']}/undo")).status_code == 200
     made = await client.post(f"/v1/conversations/{conversation}/summaries", json={"through": turns[3]["id"]})
     assert made.status_code in {200, 201}, made.text
     await deliver(service)
-    assert sorted(receiver.types) == ["fact.recorded", "fact.recorded", "fact.retracted", "summary.created"]
+    assert sorted(receiver.types) == [*["fact.recorded"] * 3, *["fact.retracted"] * 2, "summary.created"]
+    assert milk["id"] in {one.data["fact_id"] for one in receiver.received if one.type == "fact.retracted"}
     recorded = {one.data["fact_id"]: one.data for one in receiver.received if one.type == "fact.recorded"}
     assert recorded[other["id"]]["conversation_id"] is None
     assert recorded[other["id"]]["fact"]["object"] == "rum"

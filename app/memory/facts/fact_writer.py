@@ -58,9 +58,8 @@ class FactWriter:
         clock = Clock(now, new_uuid)
         timelines: dict[FactKey, FactTimeline] = {}
         for key in keys:
-            own = [row for row in stored if row.key == key]
-            origins = {item: origin for fact in own for item, origin in evidence[fact.fact.id]}
-            timelines[key] = FactTimeline(key, own, origins, clock=clock, settings=self._settings)
+            of_key = [row for row in stored if row.key == key]
+            timelines[key] = FactTimeline(key, of_key, evidence, clock=clock, settings=self._settings)
         return timelines
 
     async def write(

@@ -24,7 +24,8 @@ MAX_EVIDENCE_OF_A_FACT = 200
 class TimelineFact:
     """A stored fact. The other members are derived from `evidence`, and stored for searches.
 
-    `retracted`: the fact and its evidence are not in the timeline; the row stays.
+    `retracted`: the fact and its evidence are not in the timeline; the row stays. `undone`: it is retracted because an
+    undo removed it. `merge` and the other functions get no undone facts: these are as if they had not been stated.
     """
 
     id: UUID
@@ -40,6 +41,7 @@ class TimelineFact:
     invalidated_at: datetime | None
     invalidated_by: UUID | None
     retracted: bool = False
+    undone: bool = False
 
     @property
     def source_turn_ids(self) -> list[UUID]:
@@ -107,14 +109,20 @@ class Clock:
     new_id: Callable[[], UUID]
 
 
-def merge(statement: Statement, facts: Sequence[TimelineFact], clock: Clock) -> Decision:
+def merge(
+    statement: Statement, facts: Sequence[TimelineFact], clock: Clock, *, undone: Sequence[Evidence] = ()
+) -> Decision:
     """Merge a statement about this key: its subject and predicate are those of the key.
 
     A statement of a known object adds evidence. Another object becomes a further fact, and ends facts that it excludes
-    or replaces. A denial ends the fact with the same object. A hypothetical statement changes nothing.
+    or replaces. A denial ends the fact with the same object. A hypothetical statement changes nothing. `undone` is the
+    evidence of undone facts: a caller may state it again.
     """
     # with the evidence of retracted facts: the turn that stated one does not bring it back
-    return _merge(statement, facts, [item for fact in facts for item in fact.evidence], clock)
+    known_evidence = [item for fact in facts for item in fact.evidence]
+    if statement.stated_by is not StatedBy.CALLER:
+        known_evidence += undone
+    return _merge(statement, facts, known_evidence, clock)
 
 
 def _merge(
@@ -244,6 +252,27 @@ def undo_decision(decision: Decision, facts: Sequence[TimelineFact], clock: Cloc
         retracted=decision.restored,
         restored=decision.retracted,
     )
+
+
+def keep_undone(change: Change, added: Collection[Evidence], clock: Clock) -> Change:
+    """Return the change of an undo, which marks the row as undone instead of deleting it if its fact was added.
+
+    A row that is deleted because its evidence is now in another row stays deleted.
+    """
+    fact = change.before
+    support = () if fact is None else tuple(item for item in fact.evidence if not item.denies)
+    if fact is None or change.after is not None or not support or any(item not in added for item in support):
+        return change
+    after = replace(
+        fact,
+        evidence=support,
+        retracted=True,
+        undone=True,
+        valid_to=fact.valid_from,
+        invalidated_at=clock.now,
+        invalidated_by=None,
+    )
+    return Change(fact, after)
 
 
 def _as_it_was(fact: TimelineFact, before: TimelineFact | None) -> TimelineFact:

@@ -119,6 +119,7 @@ class FactRow:
     invalidated_at: datetime | None
     invalidated_by: UUID | None
     retracted: bool
+    undone: bool
     sources: Sequence[UUID]
     origins: Sequence[UUID | None]
     authors: Sequence[str]

@@ -1,7 +1,8 @@
 """Tables of facts, of their evidence, and of the decisions that can be undone.
 
 `facts` is derived from `fact_evidence` and written again with it; its columns serve searches. `listed`: the fact has
-an entry in the search index. `due_at`: the time at which the fact ends or expires, and the sweep processes it.
+an entry in the search index. `undone`: an undo retracted it. `due_at`: the time at which the fact ends or expires, and
+the sweep processes it.
 """
 
 from sqlalchemy import (
@@ -59,6 +60,7 @@ facts = Table(
     Column("invalidated_at", _TIME),
     Column("invalidated_by", Uuid),
     Column("retracted", Boolean, nullable=False),
+    Column("undone", Boolean, nullable=False),
     Column("expires_at", _TIME),
     Column("listed", Boolean, nullable=False),
     Column("due_at", _TIME),

@@ -26,7 +26,7 @@ def _stated_by(row: FactRow) -> StatedBy | None:
 
 
 def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
-    """Return a fact of the API. With `known_at`, leave out an end that was recorded later."""
+    """Return a fact of the API. With `known_at`, leave out an end or an undo that was recorded later."""
     members = {name: getattr(row, name) for name in _MEMBERS} | {
         "id": format_id(row.id),
         "conversation_id": _id(row.conversation_id),
@@ -36,7 +36,7 @@ def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
         "invalidated_by": _id(row.invalidated_by),
     }
     if known_at is not None and row.invalidated_at is not None and row.invalidated_at > known_at:
-        members |= dict.fromkeys(("valid_to", "invalidated_at", "invalidated_by"))
+        members |= dict.fromkeys(("valid_to", "invalidated_at", "invalidated_by")) | {"undone": False}
     return Fact.model_validate(members)
 
 

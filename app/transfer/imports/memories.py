@@ -19,9 +19,8 @@ from app.core.times import truncate_ms
 from app.index.schemas import EntryKind, IndexDocument, IndexEntry
 from app.index.service import SearchIndex
 from app.memory.facts.decision_store import is_decision
-from app.memory.facts.fact_timeline import MAX_FACTS_OF_A_KEY, Released
+from app.memory.facts.fact_timeline import MAX_FACTS_OF_A_KEY, SourcedFact
 from app.memory.facts.fact_writer import FactWriter
-from app.memory.facts.merge import TimelineFact
 from app.memory.facts.spelling import name_key, predicate_key, resolve_subject
 from app.memory.facts.store import FactKey, Origin, evidence_of, fact_of
 from app.memory.facts.validity import Evidence
@@ -73,20 +72,20 @@ class MemoryRestorer:
         recorded = [(line, fact) for line, fact in facts if fact.evidence]
         statements = [fact for _, fact in facts if not fact.evidence]
         sources = await self._sources(tx, caller.tenant_id, [fact for _, fact in recorded])
-        restored, origins, is_whole = _timeline_facts(recorded, sources)
-        taken = await store.find_facts(tx, caller.tenant_id, [fact.id for fact in restored])
+        restored, is_whole = _sourced_facts(recorded, sources)
+        taken = await store.find_facts(tx, caller.tenant_id, [row.fact.id for row in restored])
         others = {fact_id for fact_id, stored_key in taken.items() if not _is_same(stored_key, key)}
         refused += [_id_taken(line, "fact") for line, fact in recorded if fact.id in others]
-        left = [fact for fact in restored if fact.id not in taken]
+        left = [row for row in restored if row.fact.id not in taken]
         is_whole = is_whole and len(facts) == sum(isinstance(record, FactRecord) for _, record in records)
         if not timeline.facts and not taken and is_whole and not statements and restored:
-            timeline.restore(restored, origins)
+            timeline.restore(restored)
             await self._writer.write(caller, tx, timelines=[timeline], prepared={})
             stored = await self._restore_decisions(tx, caller.tenant_id, decisions)
             left_out = len(records) - len(restored) - stored
             return RestoredMemory(facts=len(restored), decisions=stored, left_out=left_out, refused=refused)
         if left and len(timeline.facts) + len(left) <= MAX_FACTS_OF_A_KEY:
-            timeline.take(Released(left, origins))
+            timeline.take(left)
         for fact in statements:
             timeline.merge(_statement(fact), {None: Origin(None, fact.project)})
         await self._writer.write(caller, tx, timelines=[timeline], prepared={})
@@ -181,26 +180,23 @@ class _Sources:
         return self.turns.get(said.turn_id) == (said.conversation_id, hashed)
 
 
-def _timeline_facts(
-    records: Sequence[tuple[int, FactRecord]], sources: _Sources
-) -> tuple[list[TimelineFact], dict[Evidence, Origin], bool]:
-    """Return the facts with the evidence whose sources exist, its origins, and whether nothing was left out."""
-    facts: list[TimelineFact] = []
-    origins: dict[Evidence, Origin] = {}
+def _sourced_facts(records: Sequence[tuple[int, FactRecord]], sources: _Sources) -> tuple[list[SourcedFact], bool]:
+    """Return the facts with the evidence whose sources exist, and whether nothing was left out."""
+    facts: list[SourcedFact] = []
     is_whole = True
     for _, record in records:
         is_whole &= not record.is_partial
-        evidence: list[Evidence] = []
+        origins: dict[Evidence, Origin] = {}
         for said in record.evidence:
             if not sources.have(said):
                 is_whole = False
                 continue
             source, origin = evidence_of(columns_of(EVIDENCE, said))
             origins[source] = origin
-            evidence.append(source)
-        if evidence:
-            facts.append(fact_of(columns_of(FACT, record) | {"id": record.id or new_uuid()}, evidence))
-    return facts, origins, is_whole
+        if origins:
+            fact = fact_of(columns_of(FACT, record) | {"id": record.id or new_uuid()}, tuple(origins))
+            facts.append(SourcedFact(fact, origins))
+    return facts, is_whole
 
 
 def _wrong_records(records: FactRecords) -> list[RecordRefusedError]:
@@ -223,6 +219,8 @@ def _wrong_records(records: FactRecords) -> list[RecordRefusedError]:
                 fields.append(FieldError("/id", "this id appears twice"))
             elif record.id is not None:
                 fact_ids.add(record.id)
+            if record.undone and not record.retracted:
+                fields.append(FieldError("/undone", "an undone fact is also retracted"))
         if fields:
             wrong.append(RecordRefusedError(line, fields))
     return wrong

@@ -13,16 +13,17 @@ const SHOWN_SOURCES = 5;
 
 export const statementOf = ({ subject, predicate, object }: Fact): string => `${subject} ${predicate.replaceAll("_", " ")} ${object}`;
 
-export type FactState = "valid" | "ended" | "future" | "retracted";
+export type FactState = "valid" | "ended" | "future" | "retracted" | "undone";
 
-/** The state of a fact at a time in ms. A retracted fact has no time in which it was true. */
-export function stateOf({ valid_from: from, valid_to: to, invalidated_at: invalidated }: Fact, at = Date.now()): FactState {
+/** The state of a fact at a time in ms. A retracted or undone fact has no time in which it was true. */
+export function stateOf({ valid_from: from, valid_to: to, invalidated_at: invalidated, undone }: Fact, at = Date.now()): FactState {
+  if (undone) return "undone";
   if (invalidated !== null && to !== null && Date.parse(to) <= Date.parse(from)) return "retracted";
   if (Date.parse(from) > at) return "future";
   return to !== null && Date.parse(to) <= at ? "ended" : "valid";
 }
 
-const BADGES: Record<FactState, string> = { valid: "badge good", ended: "badge", future: "badge accent", retracted: "badge bad" };
+const BADGES: Record<FactState, string> = { valid: "badge good", ended: "badge", future: "badge accent", retracted: "badge bad", undone: "badge bad" };
 
 export function FactStateBadge({ fact }: { fact: Fact }) {
   const state = stateOf(fact);

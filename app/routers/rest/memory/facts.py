@@ -47,7 +47,9 @@ async def _search(
         TimeIn | None, Query(description="Facts that were recorded by this time, as they were then.")
     ] = None,
     *,
-    include_retracted: Annotated[bool, Query(description="Also retracted facts.")] = False,
+    include_retracted: Annotated[
+        bool, Query(description="Also retracted facts, and those that an undo removed.")
+    ] = False,
 ) -> FactSearch:
     return FactSearch(
         subject=subject,
@@ -113,7 +115,11 @@ async def retract_fact(fact_id: FactPath, caller: Writer, services: Services) ->
 
 @router.post("/facts/{fact_id}/undo", responses=problem_responses(409))
 async def undo_fact(fact_id: FactPath, caller: Writer, services: Services) -> FactResult:
-    """Undo the last change of a fact: an assertion, an extraction, a correction, a retraction."""
+    """Undo the last change of a fact: an assertion, an extraction, a correction, a retraction.
+
+    A fact that this change had added stays as a retracted one, with `undone`. It can be asserted again. An undo cannot
+    be undone: 409 `nothing_to_undo`.
+    """
     return await services.facts.undo(caller, fact_id)
 
 

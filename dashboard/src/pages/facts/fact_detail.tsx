@@ -21,7 +21,7 @@ const SLIDER_STEPS = 400;
 interface Props {
   fact: Fact;
   mayWrite: boolean;
-  /** The fact that stands now in place of the shown one; null: there is none. */
+  /** The fact to show in place of the shown one; null: there is none. */
   onChanged: (fact: Fact | null) => void;
   onSelect: (fact: Fact) => void;
 }
@@ -29,7 +29,7 @@ interface Props {
 export function FactDetail({ fact, mayWrite, onChanged, onSelect }: Props) {
   const [dialog, setDialog] = useState<"correct" | "retract" | null>(null);
   const [error, setError] = useState<ApiError | null>(null);
-  const isRetracted = stateOf(fact) === "retracted";
+  const isRetracted = fact.undone || stateOf(fact) === "retracted";
   const undo = async (id: string) => {
     const { fact: now } = await body(api.POST("/v1/facts/{fact_id}/undo", { params: { path: { fact_id: id } } }));
     notify(text.undone);
@@ -57,7 +57,7 @@ export function FactDetail({ fact, mayWrite, onChanged, onSelect }: Props) {
           <div class="row">
             <button disabled={isRetracted} onClick={() => setDialog("correct")}>{text.correct}</button>
             <button class="danger" disabled={isRetracted} onClick={() => setDialog("retract")}>{text.retract}</button>
-            <button onClick={() => void undo(fact.id).catch((caught: unknown) => setError(asApiError(caught)))}>{text.undoLast}</button>
+            <button disabled={fact.undone} onClick={() => void undo(fact.id).catch((caught: unknown) => setError(asApiError(caught)))}>{text.undoLast}</button>
           </div>
         )}
         {error && <ErrorNote error={error} />}
@@ -111,7 +111,7 @@ function History({ fact, onSelect }: { fact: Fact; onSelect: (fact: Fact) => voi
         {facts.map((one) => {
           const state = stateOf(one, shownAt);
           const start = share(Date.parse(one.valid_from));
-          const end = state === "retracted" ? start : share(one.valid_to === null ? to : Date.parse(one.valid_to));
+          const end = state === "retracted" || state === "undone" ? start : share(one.valid_to === null ? to : Date.parse(one.valid_to));
           return (
             <button key={one.id} type="button" class={`fact-time ${state}`} aria-pressed={one.id === fact.id} onClick={() => onSelect(one)} title={statementOf(one)}>
               <span class="row tight spread small"><span class="clip">{one.object}</span> <span class="muted">{text.states[state]}</span></span>

@@ -784,6 +784,7 @@ Fact = TypedDict(
         "recorded_at": str,
         "invalidated_at": "str | None",
         "invalidated_by": "str | None",
+        "undone": bool,
     },
 )
 

@@ -762,6 +762,9 @@ export class Operations extends HeyApiClient {
      * Undo Fact
      *
      * Undo the last change of a fact: an assertion, an extraction, a correction, a retraction.
+     *
+     * A fact that this change had added stays as a retracted one, with `undone`. It can be asserted again. An undo cannot
+     * be undone: 409 `nothing_to_undo`.
      */
     public undoFact<ThrowOnError extends boolean = true>(options: Options<UndoFactData, ThrowOnError>): RequestResult<UndoFactResponses, UndoFactErrors, ThrowOnError, 'data'> {
         return (options.client ?? this.client).post<UndoFactResponses, UndoFactErrors, ThrowOnError, 'data'>({

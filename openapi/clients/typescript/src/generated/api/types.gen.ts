@@ -2377,7 +2377,8 @@ export type ExtractionDryRun = {
  * It is valid from `valid_from`, until before `valid_to`. `invalidated_at`: when its end or retraction was recorded;
  * `invalidated_by`: the fact that ended it. `project`: the project in which it is known; null if it was asserted
  * without a project, or in several. `stated_by`: who states it: a caller, else the rules, else a model; null if it was
- * extracted before this was recorded. For a key without the scope `read`, the statement and the owner are empty.
+ * extracted before this was recorded. `undone`: an undo retracted the fact, which can be asserted again. For a key
+ * without the scope `read`, the statement and the owner are empty.
  */
 export type Fact = {
     /**
@@ -2442,6 +2443,10 @@ export type Fact = {
      * Invalidated By
      */
     invalidated_by: string | null;
+    /**
+     * Undone
+     */
+    undone: boolean;
 };
 
 /**
@@ -2683,7 +2688,7 @@ export type FactRecordedFrame = {
  *
  * Result of an assertion, a correction, a retraction or an undo: the fact, and other facts that changed.
  *
- * `fact` is null if the undo removed its last evidence.
+ * `fact` is null if the undo made it a part of another fact, or if it was deleted meanwhile.
  */
 export type FactResult = {
     fact: Fact | null;
@@ -10898,7 +10903,7 @@ export type ListFactsData = {
         /**
          * Include Retracted
          *
-         * Also retracted facts.
+         * Also retracted facts, and those that an undo removed.
          */
         include_retracted?: boolean;
     };

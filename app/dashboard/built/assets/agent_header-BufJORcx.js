@@ -1,1 +1,0 @@
-import{_ as e}from"./index-DqMfudT4.js";var t=/^[\x20-\x7e]+$/;function n(n){return n&&!e()?.scopes.admin&&t.test(n)?{"X-Agent-Id":n}:{}}export{n as t};

@@ -1,0 +1,1 @@
+import{E as e,S as t,f as n,j as r,x as i}from"./index-BDHkrNSd.js";var a=2e4,o=i(0),s=()=>document.visibilityState===`visible`&&o.set(Date.now());setInterval(s,a),document.addEventListener(`visibilitychange`,s);function c({at:i,class:a}){return t(o),n(`time`,{class:a,dateTime:i,title:r(i),children:e(i)})}export{c as t};

@@ -1,0 +1,1 @@
+import{B as e,P as t}from"./index-BDHkrNSd.js";function n(n,r){let[i,a]=e(n);return t(()=>{let e=setTimeout(()=>a(n),r);return()=>clearTimeout(e)},[n]),i}export{n as t};

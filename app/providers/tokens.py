@@ -8,7 +8,6 @@ import binascii
 import gzip
 import hashlib
 import importlib.util
-import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,11 @@ from app.core.errors import Unavailable
 
 EncodingName: TypeAlias = Literal["o200k_base", "cl100k_base"]
 
-# tiktoken's regex engine keeps a stack entry per character of a run of white space, and panics at one million. Half of
-# that is far from both the limit and any text that a person writes.
-_LONGEST_WHITESPACE = 500_000
+# tiktoken's regex engine keeps an entry of its stack for each character that this alternative may give back, and panics
+# at one million. The alternative after it matches the same, but takes white space in steps of 64 characters first.
+_WHITESPACE_RUN = r"\s+(?!\S)"
+_WHITESPACE_IN_STEPS = r"(?:(?>\s{64})(?!\S))*\s+(?!\S)"
 _LONG_TEXT = 64 * 2**10
-_WHITESPACE = re.compile(r"\s{64,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +98,6 @@ class TiktokenCounter:
     def count(self, text: str) -> int:
         """Count the tokens of a text that is valid Unicode (no lone surrogates)."""
         encoding = self._loaded()
-        if len(text) >= _LONGEST_WHITESPACE and _has_endless_whitespace(text):
-            # tiktoken's own alternative: the same pattern in Python's `regex`, which needs no stack
-            return len(encoding._encode_only_native_bpe(text))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         if len(text) >= _LONG_TEXT:
             # the same count without a Python object per token, which takes 18 MB per megabyte
             return len(encoding.encode_to_numpy(text, disallowed_special=()))
@@ -115,20 +111,14 @@ class TiktokenCounter:
         return self._encoding
 
 
-def _has_endless_whitespace(text: str) -> bool:
-    # such a long run covers one of these places; checking them is much faster than checking every character
-    places = range(_LONGEST_WHITESPACE - 1, len(text), _LONGEST_WHITESPACE)
-    if not any(text[max(0, at - 64) : at + 1].isspace() or text[at : at + 64].isspace() for at in places):
-        return False
-    # Match whole runs, not a minimum length from anywhere: that would retry at every character of a shorter run.
-    return any(run.end() - run.start() >= _LONGEST_WHITESPACE for run in _WHITESPACE.finditer(text))
-
-
 def _make_encoding(name: EncodingName) -> tiktoken.Encoding:
     definition = DEFINITIONS[name]
     ranks = _read_ranks(name, expected_sha256=definition.ranks_sha256)
     # No special tokens: in a conversation their names are only text.
-    pattern = "|".join(definition.alternatives)
+    pattern = "|".join(
+        _WHITESPACE_IN_STEPS if alternative == _WHITESPACE_RUN else alternative
+        for alternative in definition.alternatives
+    )
     encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     # the encoding has a copy outside of Python, and keeps these 200 000 objects only to be pickled
     ranks.clear()

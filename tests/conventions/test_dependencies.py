@@ -30,17 +30,12 @@ EXCEPTIONS: Final = (
     Exemption(
         "uvicorn",
         frozenset({"app/routers/http/uvicorn_protocols.py"}),
-        "uvicorn has no limits of time for heads, bodies and readers that stall",
+        "uvicorn has no limits of time for heads, bodies and readers that stall, and parses all that a peer has sent",
     ),
     Exemption(
         "sqlalchemy",
         frozenset({"app/core/database/queries.py"}),
         "statements are compiled once and run by asyncpg: a third of the cost of Core's own execution",
-    ),
-    Exemption(
-        "tiktoken",
-        frozenset({"app/providers/tokens.py"}),
-        "the public calls end the process by a full stack for a text with a megabyte of white space",
     ),
 )
 DOCUMENTED: Final = frozenset(

@@ -47,6 +47,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.core.bus.connection.ReconnectingBus._queue": (Why.NAMED, "messages to other processes"),
     "app.core.bus.replicas.Replicas._seen": (Why.NO_TENANT_DATA, "running processes"),
     "app.core.bus.wire.SequenceTracker._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
+    "app.routers.http.uvicorn_protocols.SocketTurns._waiting": (Why.NO_TENANT_DATA, "methods of connections"),
     "app.routers.live.connection_limits.Connections._counts": (
         Why.TENANT,
         "connections by tenant, by key, and by holder of a token",
@@ -173,6 +174,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
 }
 
 SHORT_LIVED: Mapping[str, str] = {
+    "app.routers.http.uvicorn_protocols.BoundedSocket": "one connection",
     "app.audit.sealing._ChainEnds": "one transaction of the sealer, by tenant and day",
     "app.audit.verification._ChainWalk": "the check of one day of one tenant",
     "app.index.analyser.analyser.Analyser": "one batch of texts, or one query",

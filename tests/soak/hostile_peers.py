@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from websockets.frames import Frame, Opcode
@@ -35,6 +36,25 @@ while True:
 """
 _HOST = b"Host: 127.0.0.1\r\n"
 _CHUNK = b"10000\r\n" + b" " * 65_536 + b"\r\n"
+
+_GET = b"GET /healthz HTTP/1.1\r\n" + _HOST + b"\r\n"
+_FLOOD_BYTES = 6_000_000
+
+
+def _frame(opcode: Opcode, data: bytes, *, fin: bool = True) -> bytes:
+    return Frame(opcode, data, fin).serialize(mask=True)
+
+
+_PING = _frame(Opcode.PING, b'{"type":"ping"}') * 100
+FLOODS = {
+    "frames": (b"", _frame(Opcode.TEXT, b'{"type":"ping"}') * 100),
+    "smallest frames": (b"", _frame(Opcode.TEXT, b"") * 10_000),
+    "smallest pings": (b"", _frame(Opcode.PING, b"") * 10_000),
+    "smallest fragments": (_frame(Opcode.TEXT, b"", fin=False), _frame(Opcode.CONT, b"", fin=False) * 10_000),
+    "largest frames": (b"", _frame(Opcode.TEXT, b'{"type":"ping","id":"%s"}' % (b"a" * (2**20 - 100)))),
+    "largest frames of small values": (b"", _frame(Opcode.TEXT, b"[" + b"1," * (2**19 - 100) + b"1]")),
+}
+"""What a WebSocket sends first, and then again and again."""
 
 ODDITIES: Sequence[bytes] = [
     b"\r\n\r\n\r\n\r\n",
@@ -116,8 +136,15 @@ async def run_hostile_peers(folder: Path, *, scale: float = 1.0) -> Report:
         "endless bodies": [lambda: _pour(process.port, post + b"Transfer-Encoding: chunked\r\n\r\n", _CHUNK)]
         * (peers // 4),
         "stalled readers": [lambda: _stall(process.port, b"GET /openapi.json HTTP/1.1\r\n" + _HOST + b"\r\n")] * peers,
-        "pings without reading": [lambda: _flood(process.port, live, Opcode.PING, reads=False)] * (peers // 10),
-        "frames": [lambda: _flood(process.port, live, Opcode.TEXT, reads=True)] * (peers // 10),
+        "pings without reading": [lambda: _flood(process.port, live, _PING, reads=False)] * (peers // 10),
+        **{
+            name: [partial(_flood, process.port, live, frames, start=start)] * (peers // 10)
+            for name, (start, frames) in FLOODS.items()
+        },
+        "many sockets": [lambda: _connect(process.port, live)] * (10 * peers),
+        "many sockets without a key": [lambda: _connect(process.port, _without_key(live))] * (10 * peers),
+        "pipelined requests": [lambda: _flood(process.port, b"", _GET * 100)] * (peers // 10),
+        "white space": [lambda: _append(process, conversation["id"], " " * 2**20)] * max(1, peers // 100),
     }
     try:
         await asyncio.gather(*(_odd(process.port, raw, Counter()) for raw in ODDITIES[:3]))
@@ -197,17 +224,18 @@ async def _stall(port: int, request: bytes) -> bool:
     return time.monotonic() < until
 
 
-async def _flood(port: int, head: bytes, opcode: Opcode, *, reads: bool) -> bool:
-    """Send 30 000 frames over a WebSocket. Return whether the connection was served or ended in time."""
+async def _flood(port: int, head: bytes, frames: bytes, *, start: bytes = b"", reads: bool = True) -> bool:
+    """Send at least 6 MB after a head and a start. Return whether the connection was served or ended in time."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
-    writer.write(head)
-    await reader.readuntil(b"\r\n\r\n")
+    if head:
+        writer.write(head)
+        await reader.readuntil(b"\r\n\r\n")
+    writer.write(start)
     reading = asyncio.create_task(_read_all(reader)) if reads else None
-    frame = Frame(opcode, b'{"type":"ping"}').serialize(mask=True) * 100
     try:
         async with asyncio.timeout(PHASE_S):
-            for _ in range(300):
-                writer.write(frame)
+            for _ in range(-(-_FLOOD_BYTES // len(frames))):
+                writer.write(frames)
                 await writer.drain()
     except TimeoutError:
         return False
@@ -218,6 +246,24 @@ async def _flood(port: int, head: bytes, opcode: Opcode, *, reads: bool) -> bool
             reading.cancel()
         writer.transport.abort()
     return True
+
+
+async def _connect(port: int, head: bytes) -> bool:
+    """Open a WebSocket, leave it open for a while, and end it with all others. Return whether it was answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(head)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(3)
+    finally:
+        writer.transport.abort()
+    return answer.startswith(b"HTTP/1.1 101 ")
+
+
+async def _append(process: Process, conversation_id: str, text: str) -> bool:
+    body = {"turns": [{"role": "user", "content": text}]}
+    path = f"/v1/conversations/{conversation_id}/turns"
+    return (await asyncio.to_thread(process.call, "POST", path, body, process.key))[0] == 201
 
 
 async def _odd(port: int, raw: bytes, statuses: Counter[str]) -> None:
@@ -247,6 +293,11 @@ def _websocket_head(key: str, conversation_id: str) -> bytes:
         "Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Key: {nonce}", "Sec-WebSocket-Version: 13",
     ]  # fmt: skip
     return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _without_key(head: bytes) -> bytes:
+    lines = head.split(b"\r\n")
+    return b"\r\n".join(line for line in lines if not line.startswith(b"Authorization:"))
 
 
 def _resident_mib(process: Process) -> float:

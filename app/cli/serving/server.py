@@ -16,12 +16,17 @@ from fastapi import FastAPI
 
 from app.cli.keys import DEFAULT_SCOPES
 from app.cli.serving.listening import Supervised, bind
-from app.cli.serving.process_memory import keep_large_blocks_apart, return_free_memory, use_large_pages
+from app.cli.serving.process_memory import (
+    keep_large_blocks_apart,
+    return_free_memory,
+    return_memory_forever,
+    use_large_pages,
+)
 from app.container import open_container
 from app.core.errors import AppError, Unavailable
 from app.core.ids import new_uuid
 from app.core.telemetry import configure_logging, get_logger
-from app.core.threads import bound_threads
+from app.core.threads import bound_threads, running
 from app.core.tracing.export import exported_telemetry
 from app.main import create_app
 from app.routers.http.app_state import app_state
@@ -118,7 +123,8 @@ async def _serve(server: uvicorn.Server, settings: Settings, supervised: Supervi
             if supervised is not None:
                 stack.enter_context(supervised.bound())
             await asyncio.to_thread(use_large_pages)
-        await serving
+        async with running(return_memory_forever()):
+            await serving
 
 
 def _collect_after_start() -> None:

@@ -77,7 +77,7 @@ _CORS_MAX_AGE_S: Final = 600
 _STREAM_TYPES: Final = (b"text/event-stream", b"application/x-ndjson")
 _MAX_DRAIN_BYTES: Final = 64 * 2**20
 _MAX_DRAIN_S: Final = 5.0
-_ANSWER_SLICE_BYTES: Final = 256 * 2**10
+_ANSWER_SLICE_BYTES: Final = 64 * 2**10
 
 
 def install_middleware(app: FastAPI, state: AppState) -> None:

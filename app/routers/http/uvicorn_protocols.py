@@ -1,17 +1,23 @@
 """uvicorn's protocols, with limits on peers that would hold a connection.
 
 Limited are the size and the time of a request head, the time of a request body that the application does not read, the
-size of a trailer, the time of a WebSocket handshake, and the time in which a peer reads nothing of what waits for it.
-Fields of a trailer are dropped: they are no headers (RFC 9110 §6.5.1). All other limits of WebSockets are those of
-uvicorn and of `websockets`.
+size of a trailer, the time of a WebSocket handshake, the fragments of a message, and the time in which a peer reads
+nothing of what waits for it. Fields of a trailer are dropped: they are no headers (RFC 9110 §6.5.1). All other limits
+of WebSockets are those of uvicorn and of `websockets`. WebSockets take turns to parse what they have received, so that
+a flood of frames, handshakes or ends delays other connections by milliseconds.
 """
 
 import asyncio
 import json
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
+from time import monotonic
 from typing import ClassVar, Final, cast
 
 from httptools import HttpRequestParser
+from uvicorn._types import ASGIReceiveEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -33,6 +39,13 @@ CUT_EXTENSION: Final = "turnkeep.cut"
 _ANSWER_S: Final = 10.0
 _CHECK_S: Final = 1.0
 _MAX_PONG_BYTES: Final = 2**20
+_MAX_FRAGMENTS: Final = 10_000
+"""Of one message. Empty ones add nothing to its size, and take memory."""
+SLICE_BYTES: Final = 4 * 2**10
+"""Received bytes that a WebSocket parses at a time: 700 of the smallest frames, which take 3 ms."""
+TURNS: Final = 8
+_TURNS_S: Final = 0.005
+"""Turns in one iteration of the event loop, and the time after which none begins. Each lets the application run."""
 _VERSION: Final = "1.1"
 _HEAD_END: Final = b"\r\n\r\n"
 
@@ -175,6 +188,12 @@ class BoundedProtocol(_WatchedConnection, HttpToolsProtocol):
         self._in_head, self._due = True, None
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        """Read on when the pipelined requests are answered: uvicorn reads more of them after each answer."""
+        super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
+
     def _check(self) -> None:
         super()._check()
         if self._due is None or self._loop.time() < self._due or self._connection.is_closing():
@@ -195,25 +214,94 @@ class BoundedProtocol(_WatchedConnection, HttpToolsProtocol):
         self._connection.close()
 
 
-class BoundedSocket(_WatchedConnection, WebSocketsSansIOProtocol):
-    """A WebSocket that ends if its handshake is not complete in time, or its peer pings and reads no answer."""
+class SocketTurns:
+    """What the WebSockets of a process have to do, in order: a few at a time, and other work between."""
 
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
+
+    def add(self, work: Callable[[], None]) -> None:
+        """Run `work` soon, after what waits already."""
+        self._waiting.append(work)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        self._schedule()
+        until = monotonic() + _TURNS_S
+        for _ in range(min(TURNS, len(self._waiting))):
+            self._waiting.popleft()()
+            if monotonic() > until:
+                break
+
+
+class BoundedSocket(_WatchedConnection, WebSocketsSansIOProtocol):
+    """A WebSocket that ends if its handshake is not complete in time, or its peer pings and reads no answer.
+
+    What it has received and not parsed is two reads at most: it reads no more before that is parsed, nor while the
+    application has messages to receive.
+    """
+
+    turns: ClassVar[SocketTurns]
     _handshake_due: float = 0.0
+    _has_turn: bool = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the time of the handshake."""
         super().connection_made(transport)
+        self._unparsed = bytearray()
         self._handshake_due = self._loop.time() + HEAD_TIMEOUT_S
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection in its turn: thousands may be lost at once."""
+        self._unparsed.clear()
+        self.disconnected = True
+        self.turns.add(partial(super().connection_lost, exc))
+
     def data_received(self, data: bytes) -> None:
-        """Abort if the answers to pings fill the memory: uvicorn writes them to a full buffer too."""
+        """Parse what was received in its turn. Abort if the answers to pings fill the memory.
+
+        uvicorn writes these answers to a full buffer too.
+        """
         if self._is_paused and self._connection.get_write_buffer_size() > self._unread_bytes + _MAX_PONG_BYTES:
             self._connection.abort()
-        else:
-            super().data_received(data)
+            return
+        self._unparsed += data
+        self._wait_for_turn()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Return the next message for the application, and go on with what was received."""
+        message = await super().receive()
+        self._wait_for_turn()
+        return message
+
+    def _wait_for_turn(self) -> None:
+        if len(self._unparsed) > SLICE_BYTES:
+            self._connection.pause_reading()
+        if self._unparsed and not self._has_turn and not self.read_paused:
+            self._has_turn = True
+            self.turns.add(self._parse)
+
+    def _parse(self) -> None:
+        self._has_turn = False
+        data = bytes(self._unparsed[:SLICE_BYTES])
+        del self._unparsed[:SLICE_BYTES]
+        super().data_received(data)
+        if len(self.frames) > _MAX_FRAGMENTS:
+            self._connection.abort()
+        elif len(self._unparsed) <= SLICE_BYTES and not self.read_paused:
+            self._connection.resume_reading()
+        self._wait_for_turn()
 
     def _check(self) -> None:
         super()._check()
+        self._wait_for_turn()  # uvicorn reads on after it has sent a close
         if not self.handshake_complete and self._loop.time() > self._handshake_due:
             self._connection.abort()
 
@@ -222,5 +310,5 @@ def protocols(*, stall_s: float, body_timeout_s: float) -> tuple[type[BoundedPro
     """Return the protocols for HTTP and WebSocket, with their settings as class attributes: uvicorn creates them."""
     limits = {"stall_s": stall_s, "body_limit_s": body_timeout_s + _ANSWER_S}
     http = type("BoundedProtocol", (BoundedProtocol,), limits)
-    socket = type("BoundedSocket", (BoundedSocket,), {"stall_s": stall_s})
+    socket = type("BoundedSocket", (BoundedSocket,), {"stall_s": stall_s, "turns": SocketTurns()})
     return http, socket

@@ -47,7 +47,7 @@ from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
 from app.routers.live import connection_limits
 from app.routers.live.connection_limits import Connections, ConnectionSlot, recheck
 from app.routers.live.epochs import Epochs
-from app.routers.live.frames import asked, error_frame, read_message
+from app.routers.live.frames import asked, error_frame, read_message, takes_thread
 from app.routers.live.outbox import GONE, Outbox, send_text
 from app.tenancy.schemas import Caller, RateClass, Scope, token_expired
 
@@ -79,7 +79,7 @@ class Closing:
 
 
 def closing_of(error: AppError) -> Closing:
-    """Return the close code for an error that ends a connection. The only such table of this transport."""
+    """Return the close code for an error that ends a connection."""
     return Closing(_CODE_OF_KIND.get(error.kind, FAILED), error.code)
 
 
@@ -207,6 +207,7 @@ class LiveSocket:
             await volume.take_in_turn(len(data))
             await self._answer(data)
             await self._outbox.wait_for_room()
+            await asyncio.sleep(0)  # nothing else here waits for a frame that has arrived already
 
     async def _answer(self, data: bytes) -> None:
         """Execute a frame, or answer with its error."""
@@ -215,7 +216,8 @@ class LiveSocket:
         reservation = BodyReservation(self._bytes_in_flight)
         self._renew()
         try:
-            read, frame_id = await read_message(data, max_depth=self._settings.requests.max_json_depth)
+            async with self._connections.parsing.hold(self._slot.tenant) if takes_thread(data) else nullcontext():
+                read, frame_id = await read_message(data, max_depth=self._settings.requests.max_json_depth)
             frame = asked(read)
             if isinstance(frame, ChunkFrame | CommitFrame | AbortFrame | ResumeFrame):
                 turn_id = format_id(frame.turn_id)

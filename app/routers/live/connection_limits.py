@@ -12,6 +12,7 @@ from prometheus_client import Counter as MetricCounter
 from app.container import Container
 from app.core.errors import RateLimited, Unavailable
 from app.core.ids import ConversationId, KeyId, TenantId
+from app.core.limits import TenantLimiter
 from app.core.telemetry import get_logger
 from app.routers.http.bytes_in_flight import NO_TENANT
 from app.settings.conversations import LiveSettings
@@ -37,6 +38,8 @@ BAD_FRAMES: Final = 20
 """Consecutive invalid frames after which a client is closed: it does not learn from their errors."""
 ANSWER_BYTES: Final = 2**20
 """Answers that a client has not read, from which on it is not read either."""
+_PARSING_WAIT_S: Final = 30.0
+"""Time that a large frame waits to be parsed. Each takes 0.2 s at most."""
 MAX_EPOCHS: Final = 256
 """Open turns that a connection remembers: four times those that a conversation may have."""
 
@@ -90,6 +93,10 @@ class Connections:
         self._settings = settings
         self._unknown = 0
         self._counts: Counter[_Holder] = Counter()
+        self.parsing = TenantLimiter(
+            1, total=1, max_waiting=settings.live_max_connections_per_tenant, wait_s=_PARSING_WAIT_S
+        )
+        """Large frames are parsed one at a time: each thread that parses delays the event loop by milliseconds."""
         self._server = _Holder(
             NO_TENANT,
             (),

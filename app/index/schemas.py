@@ -289,6 +289,8 @@ class SearchResult:
     role_code: Callable[[str], int | None]
     entries: Callable[[Sequence[int]], list[SearchHit]]
     """Returns the entries of some elements."""
+    dates: Callable[[Sequence[int]], list[str | None]]
+    """Returns the resolved relative dates of some elements, as JSON text."""
     source_ids: Callable[[Sequence[int]], list[UUID]]
     """Returns the ids of the objects of some elements, in less time."""
     find: Callable[[EntryKind, Sequence[UUID]], Mapping[UUID, int]]

@@ -112,12 +112,14 @@ def hit_texts(hits: Sequence[SearchHit], contents: HitContents, passages: Mappin
 
 def recalled_turn(hit: SearchHit, turn: CanonicalTurn, conversation: str | None = None) -> RecalledTurn:
     """Return the turn of a hit for a context. `conversation`: the name of its conversation, if that is another one."""
-    return RecalledTurn(turn, hit.score, conversation, count=hit.count, said_at=hit.said_at, dates=_dates_of(hit))
+    return RecalledTurn(
+        turn, hit.score, conversation, count=hit.count, said_at=hit.said_at, dates=read_dates(hit.dates)
+    )
 
 
-def _dates_of(hit: SearchHit) -> list[HitDate]:
+def read_dates(dates: str | None) -> list[HitDate]:
     """Return the days that the relative dates in the text of a turn mean, as far as they are resolved."""
-    return [] if hit.dates is None else _DATES.validate_json(hit.dates)
+    return [] if dates is None else _DATES.validate_json(dates)
 
 
 def to_hit(hit: SearchHit, contents: HitContents, around: Mapping[str, Sequence[Turn]], form: HitForm) -> Hit | None:
@@ -132,7 +134,7 @@ def to_hit(hit: SearchHit, contents: HitContents, around: Mapping[str, Sequence[
     summary = contents.summaries.get(source_id) if kind is EntryKind.SUMMARY else None
     memory = contents.memories.get(source_id) if kind is EntryKind.MEMORY else None
     fact = contents.facts.get(source_id) if kind is EntryKind.FACT else None
-    dates = [] if turn is None else _dates_of(hit)
+    dates = [] if turn is None else read_dates(hit.dates)
     best = None if turn is None else form.passages.get(source_id)
     text = _text(turn, summary, memory, fact) if best is None else ""
     members = {

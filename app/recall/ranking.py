@@ -144,10 +144,13 @@ class Ranking:
             for hit in hits
         ]
 
-    def among(self, elements: Collection[int]) -> list[SearchHit]:
-        """Return those of some elements that are hits, in any order."""
-        hits: list[int] = self.hits[np.isin(self.hits, list(elements))].tolist()
-        return [self._score(entry, at, ()) for entry, at in zip(self.result.entries(hits), hits, strict=True)]
+    def scores_of(self, elements: Mapping[UUID, int]) -> dict[UUID, float]:
+        """Return the scores of those of some objects of one kind, given with their elements, that are hits."""
+        is_hit = np.zeros(len(self.scores.total), dtype=np.bool_)
+        is_hit[self.hits] = True
+        wanted = list(elements.values())
+        scores = zip(elements, is_hit[wanted].tolist(), self.scores.total[wanted].tolist(), strict=True)
+        return {source_id: total for source_id, is_wanted, total in scores if is_wanted}
 
     def of_conversations(self, conversation_ids: Collection[UUID]) -> list[int]:
         """Return the elements of the turns and summaries of some conversations; facts may have other sources, too."""

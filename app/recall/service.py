@@ -31,7 +31,7 @@ from app.memory.schemas import Fact
 from app.memory.service import FactService
 from app.providers.service import Reranker
 from app.recall.hit_search import HitSearch, of_kind
-from app.recall.hits import HitForm, compare_hits, compared_hit, hit_texts, recalled_turn, rounded, to_hit
+from app.recall.hits import HitForm, compare_hits, compared_hit, hit_texts, read_dates, recalled_turn, rounded, to_hit
 from app.recall.long_turns import LongTurns, TurnPassages
 from app.recall.passages import Passage
 from app.recall.ranking import Question, may_name_someone, name_texts, names_someone, remove_names
@@ -293,7 +293,8 @@ class RecallService:
             ranking = await self._search.rank(caller, tx, question, scope, k=pool + len(loaded))
             loaded_elements = ranking.result.find(EntryKind.TURN, list(loaded_turns))
             new_hits = await self._search.best_shown(caller, tx, ranking, k=pool, without=loaded_elements.values())
-            loaded_hits = ranking.among(loaded_elements.values())
+            loaded_scores = ranking.scores_of(loaded_elements)
+            loaded_dates = ranking.result.dates([loaded_elements[turn_id] for turn_id in loaded_scores])
             hydrated = await self._search.hydrate_for_context(caller, tx, new_hits)
             other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
             names = await self._reads.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
@@ -302,7 +303,8 @@ class RecallService:
                 for hit in new_hits
                 if (turn := hydrated.turns.get(hit.source_id)) is not None
             }
-            recalled |= {hit.source_id: recalled_turn(hit, loaded_turns[hit.source_id]) for hit in loaded_hits}
+            for (turn_id, score), dates in zip(loaded_scores.items(), loaded_dates, strict=True):
+                recalled[turn_id] = RecalledTurn(loaded_turns[turn_id], score, dates=read_dates(dates))
             best = sorted(recalled.values(), key=lambda item: -item.score)[:_TURNS_WITH_PASSAGES]
             long_turns = self._long_turns.of_canonical([item.turn for item in best], max_tokens=passage_tokens)
             cosines = await self._long_turns.read_cosines(caller, tx, turns=long_turns, query=question.query)
@@ -312,7 +314,7 @@ class RecallService:
         degraded = [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])]
         if self._reranker.is_on:
             new_turns, failed = await self._rerank_turns(caller, question, new_hits, recalled, passages, k=k)
-            return [*new_turns, *(recalled[hit.source_id] for hit in loaded_hits)], [*degraded, *failed]
+            return [*new_turns, *(recalled[turn_id] for turn_id in loaded_scores)], [*degraded, *failed]
         return [*recalled.values()], degraded
 
     async def _rerank_turns(

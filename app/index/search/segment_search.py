@@ -187,6 +187,7 @@ def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVecto
         role_code=view.texts.role.get,
         entries=lambda at: _entries(view, rows[at], cosine[at], bm25[at]),
         source_ids=lambda at: _source_ids(view, rows[at]),
+        dates=lambda at: _dates(view, rows[at]),
         find=lambda kind, source_ids: _find(view, selection, kind, source_ids),
         vectors_pending=bool((pieces == 0).any()),
         lexemes=words.lexemes,
@@ -429,6 +430,11 @@ def _products(vectors: Floats, vector: FloatVector) -> Floats:
         np.vecdot(vectors[:half], vector, out=products[:half])
         second.result()
     return products
+
+
+def _dates(view: SegmentView, rows: NDArray[np.intp]) -> list[str | None]:
+    keys: list[list[int]] = view.columns.entry_id[rows].tolist() if view.dates else [[0, 0]] * len(rows)
+    return [view.dates.get((high, low)) for high, low in keys]
 
 
 def _entries(view: SegmentView, rows: NDArray[np.intp], cosine: Floats, bm25: Floats) -> list[SearchHit]:

@@ -24,7 +24,7 @@ from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
 from app.index.analyser.analyser import Analyser, EqualText, equal_text
 from app.index.analyser.query_words import MAX_QUERY_WORDS, PreparedQuery
-from app.index.analyser.terms import hash_text, pack_lexemes
+from app.index.analyser.terms import fold_short, pack_lexemes
 from app.index.backfill import store as backfill_store
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
 from app.index.pieces import TextPieces
@@ -69,7 +69,7 @@ __all__ = [
     "VectorBackfill",
     "VectorMaker",
     "equal_text",
-    "hash_text",
+    "fold_short",
     "read_chosen_space",
 ]
 

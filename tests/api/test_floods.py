@@ -2,12 +2,14 @@
 
 import asyncio
 import base64
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from itertools import count
 
 import pytest
+from structlog.testing import capture_logs
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
 
@@ -108,28 +110,41 @@ async def test_frames_that_have_arrived_together_are_executed_one_by_one(
     assert iterations.most() == 1
 
 
-async def test_sockets_that_are_lost_together_end_one_after_another(
-    client: Client, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lose = WebSocketsSansIOProtocol.connection_lost
-
-    def lose_noted(self: WebSocketsSansIOProtocol, exc: Exception | None) -> None:
-        iterations.note()
-        lose(self, exc)
-
+async def test_frames_before_the_end_of_a_connection_are_executed(client: Client, port: int) -> None:
     conversation = await client.conversation()
-    peers = [await _opened(port, conversation, client.key) for _ in range(40)]
-    monkeypatch.setattr(WebSocketsSansIOProtocol, "connection_lost", lose_noted)
-    iterations = Iterations()
-    for _, writer in peers:
-        writer.transport.abort()
+    floods = [await _opened(port, conversation, client.key) for _ in range(20)]
+    peers = [await _opened(port, conversation, client.key) for _ in range(20)]
+    for _, writer in floods:
+        writer.write(_frames(Opcode.PING, b"", 20_000))
+    for number, (_, writer) in enumerate(peers):
+        frame = {"type": "append", "id": str(number), "turns": [{"role": "user", "content": f"Turn {number}."}]}
+        writer.write(_frames(Opcode.TEXT, json.dumps(frame).encode(), 1))
+        writer.write_eof()
     async with asyncio.timeout(60):
-        while iterations.counts.total() < len(peers):  # noqa: ASYNC110 - the server has no event for it
-            await asyncio.sleep(0.01)
-    assert iterations.most() <= TURNS
+        while len(await client.history(conversation)) < len(peers):  # noqa: ASYNC110 - the server has no event for it
+            await asyncio.sleep(0.05)
+    for _, writer in [*floods, *peers]:
+        writer.transport.abort()
 
 
-@pytest.mark.parametrize(("fragments", "is_served"), [(9_000, True), (11_000, False)])
+async def test_a_handshake_with_a_long_header_ends_its_connection_and_no_other(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = [
+        f"GET /v1/conversations/{conversation}/live HTTP/1.1", "Host: localhost", "Upgrade: websocket",
+        "Connection: Upgrade", "X-A: " + "a" * 40_000,
+    ]  # fmt: skip
+    with capture_logs() as logs:
+        writer.write("\r\n".join([*head, "", ""]).encode())
+        opened = await _opened(port, conversation, client.key)
+        opened[1].write(_frames(Opcode.PING, b"", 1))
+        assert await _read(opened[0], 2) == b"\x8a\x00"
+    writer.transport.abort()
+    opened[1].transport.abort()
+    assert not [entry for entry in logs if entry["log_level"] == "error"]
+
+
+@pytest.mark.parametrize(("fragments", "is_served"), [(19_000, True), (21_000, False)])
 async def test_a_message_has_a_limited_number_of_fragments(
     client: Client, port: int, fragments: int, *, is_served: bool
 ) -> None:

@@ -67,12 +67,12 @@ def _days(date: HitDate) -> str:
     """Return the days of a date: a day, a month or a year if it is one, else its first and last day."""
     first, last = date.first_day, date.last_day
     if first == last:
-        return f"{first:%Y-%m-%d}"
+        return first.isoformat()
     if (first, last) == (first.replace(month=1, day=1), first.replace(month=12, day=31)):
-        return f"{first:%Y}"
+        return first.isoformat()[:4]
     if (first, last) == (first.replace(day=1), first.replace(day=monthrange(first.year, first.month)[1])):
-        return f"{first:%B %Y}"
-    return f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
+        return f"{first:%B} {first.isoformat()[:4]}"
+    return f"{first.isoformat()} to {last.isoformat()}"
 
 
 def background_note(lines: dict[str, list[str]]) -> NoteBlock | None:

@@ -17,7 +17,7 @@ from app.context.assembly.recent import RecentTurns
 from app.context.schemas import ContextRequest, RecallScope
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.formats.service import text_of
-from app.index.service import EqualText, equal_text, hash_text
+from app.index.service import EqualText, equal_text, fold_short
 from app.recall.schemas import Passage, RecalledTurn
 
 _SHARE_OF_TURN: Final = 4
@@ -66,7 +66,7 @@ class RecalledTurns:
         self._is_of_one_conversation = all(part.conversation is None for part in parts.recalled)
         self._lines: dict[str, Line] = {}
         self._keys: dict[str, EqualText] = {}
-        self._hashes: dict[str, int | str] = {}
+        self._folded: dict[str, str] = {}
 
     @property
     def max_lines(self) -> int:
@@ -79,7 +79,7 @@ class RecalledTurns:
         chosen: dict[str, RecallCandidate] = {}
         system_texts = {text_of(turn).strip() for unit in plan.units for turn in unit.turns if turn.role is Role.SYSTEM}
         system_texts.add((self._parts.system or "").strip())
-        texts: dict[int | str, list[CanonicalTurn]] = {}
+        texts: dict[str, list[CanonicalTurn]] = {}
         for turn in [turn for unit in plan.units for turn in unit.turns] if self._ranked else ():
             texts.setdefault(self._letters(turn), []).append(turn)
         for part in self._ranked:
@@ -161,21 +161,23 @@ class RecalledTurns:
         while chosen:
             spans = merge(chosen)
             dates = [date for date in candidate.part.dates if any(a <= date.start and date.end <= b for a, b in spans)]
-            shown = recalled_line(turn, conversation, text=excerpt(text, spans), dates=dates)
-            if self._costs.line(shown) <= max_tokens:
-                return Line([turn.id], shown, candidate.part.score, self.order(turn), spans)
+            for labelled in [dates, ()] if dates else [()]:  # the passage matters more than its label
+                shown = recalled_line(turn, conversation, text=excerpt(text, spans), dates=labelled)
+                if self._costs.line(shown) <= max_tokens:
+                    return Line([turn.id], shown, candidate.part.score, self.order(turn), spans)
             chosen.pop()
         return None
 
-    def _is_shown(self, turn: CanonicalTurn, texts: Mapping[int | str, Sequence[CanonicalTurn]]) -> bool:
+    def _is_shown(self, turn: CanonicalTurn, texts: Mapping[str, Sequence[CanonicalTurn]]) -> bool:
         """Return whether an equal turn is shown. Only turns with the same letters are read for their speaker."""
         return any(self._key(other) == self._key(turn) for other in texts.get(self._letters(turn), ()))
 
-    def _letters(self, turn: CanonicalTurn) -> int | str:
-        text = self._hashes.get(turn.id)
-        if text is None:
-            text = self._hashes[turn.id] = hash_text(text_of(turn)) or text_of(turn)
-        return text
+    def _letters(self, turn: CanonicalTurn) -> str:
+        letters = self._folded.get(turn.id)
+        if letters is None:
+            text = text_of(turn)
+            letters = self._folded[turn.id] = fold_short(text) or text
+        return letters
 
     def _key(self, turn: CanonicalTurn) -> EqualText:
         """Return what equal turns have in common, as in recall."""

@@ -183,7 +183,7 @@ def _read(source: Format, members: JsonObject, at: str) -> list[JsonObject]:
     """Return one message as turns. Members that only turns have (`actor`, `metadata`) are copied to each of them."""
     if source is Format.OPENAI_RESPONSES:
         return _parsed(source, members, at)
-    of_turns = {name: value for name, value in members.items() if name in _OF_TURNS}
+    of_turns = {name: value for name, value in members.items() if name in _OF_TURNS and value is not None}
     message = {name: value for name, value in members.items() if name not in _OF_TURNS}
     parsed = formats.parse_single_message(source, message, at)
     if len(parsed) > 1 and "id" in of_turns:

@@ -33,10 +33,15 @@ def hash_text(text: str) -> int:
 
     Long texts are compared as they are, since copies of them differ in nothing.
     """
-    folded = fold(text) if len(text) <= _MAX_FOLDED else text
+    folded = fold_short(text)
     return (
         int.from_bytes(hashlib.blake2b(folded.encode(), digest_size=8).digest(), "little", signed=True) if folded else 0
     )
+
+
+def fold_short(text: str) -> str:
+    """Return what texts have in common if they say the same; empty: the text has no word. Long texts are unchanged."""
+    return fold(text) if len(text) <= _MAX_FOLDED else text
 
 
 class TermHashes(dict[str, bytes]):

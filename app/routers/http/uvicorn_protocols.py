@@ -4,14 +4,13 @@ Limited are the size and the time of a request head, the time of a request body 
 size of a trailer, the time of a WebSocket handshake, the fragments of a message, and the time in which a peer reads
 nothing of what waits for it. Fields of a trailer are dropped: they are no headers (RFC 9110 §6.5.1). All other limits
 of WebSockets are those of uvicorn and of `websockets`. WebSockets take turns to parse what they have received, so that
-a flood of frames, handshakes or ends delays other connections by milliseconds.
+a flood of frames or handshakes delays other connections by milliseconds.
 """
 
 import asyncio
 import json
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from http import HTTPStatus
 from time import monotonic
 from typing import ClassVar, Final, cast
@@ -39,7 +38,7 @@ CUT_EXTENSION: Final = "turnkeep.cut"
 _ANSWER_S: Final = 10.0
 _CHECK_S: Final = 1.0
 _MAX_PONG_BYTES: Final = 2**20
-_MAX_FRAGMENTS: Final = 10_000
+_MAX_FRAGMENTS: Final = 20_000
 """Of one message. Empty ones add nothing to its size, and take memory."""
 SLICE_BYTES: Final = 4 * 2**10
 """Received bytes that a WebSocket parses at a time: 700 of the smallest frames, which take 3 ms."""
@@ -244,13 +243,14 @@ class SocketTurns:
 class BoundedSocket(_WatchedConnection, WebSocketsSansIOProtocol):
     """A WebSocket that ends if its handshake is not complete in time, or its peer pings and reads no answer.
 
-    What it has received and not parsed is two reads at most: it reads no more before that is parsed, nor while the
-    application has messages to receive.
+    It reads no more while what it has received is longer than a slice, or while the application has messages to
+    receive.
     """
 
     turns: ClassVar[SocketTurns]
     _handshake_due: float = 0.0
     _has_turn: bool = False
+    _is_new: bool = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the time of the handshake."""
@@ -259,10 +259,15 @@ class BoundedSocket(_WatchedConnection, WebSocketsSansIOProtocol):
         self._handshake_due = self._loop.time() + HEAD_TIMEOUT_S
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection in its turn: thousands may be lost at once."""
+        """Forget what nobody can be answered."""
         self._unparsed.clear()
-        self.disconnected = True
-        self.turns.add(partial(super().connection_lost, exc))
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """Parse the last bytes, a slice at most, while the connection can still be answered."""
+        if self._unparsed:
+            self._parse_next(len(self._unparsed))
+        super().eof_received()
 
     def data_received(self, data: bytes) -> None:
         """Parse what was received in its turn. Abort if the answers to pings fill the memory.
@@ -286,18 +291,25 @@ class BoundedSocket(_WatchedConnection, WebSocketsSansIOProtocol):
             self._connection.pause_reading()
         if self._unparsed and not self._has_turn and not self.read_paused:
             self._has_turn = True
-            self.turns.add(self._parse)
+            self.turns.add(self._take_turn)
 
-    def _parse(self) -> None:
+    def _take_turn(self) -> None:
         self._has_turn = False
-        data = bytes(self._unparsed[:SLICE_BYTES])
-        del self._unparsed[:SLICE_BYTES]
+        if not self._unparsed or self.disconnected:
+            return
+        # the first bytes are the head of the handshake: `BoundedProtocol` has checked its size
+        self._parse_next(len(self._unparsed) if self._is_new else SLICE_BYTES)
+        if len(self._unparsed) <= SLICE_BYTES and not self.read_paused:
+            self._connection.resume_reading()
+        self._wait_for_turn()
+
+    def _parse_next(self, size: int) -> None:
+        self._is_new = False
+        data = bytes(self._unparsed[:size])
+        del self._unparsed[:size]
         super().data_received(data)
         if len(self.frames) > _MAX_FRAGMENTS:
             self._connection.abort()
-        elif len(self._unparsed) <= SLICE_BYTES and not self.read_paused:
-            self._connection.resume_reading()
-        self._wait_for_turn()
 
     def _check(self) -> None:
         super()._check()

@@ -38,8 +38,8 @@ BAD_FRAMES: Final = 20
 """Consecutive invalid frames after which a client is closed: it does not learn from their errors."""
 ANSWER_BYTES: Final = 2**20
 """Answers that a client has not read, from which on it is not read either."""
-_PARSING_WAIT_S: Final = 30.0
-"""Time that a large frame waits to be parsed. Each takes 0.2 s at most."""
+_PARSING_WAIT_S: Final = 600.0
+"""Time that a large frame waits to be parsed: as many of a tenant as may wait, of 0.2 s each."""
 MAX_EPOCHS: Final = 256
 """Open turns that a connection remembers: four times those that a conversation may have."""
 
@@ -94,9 +94,9 @@ class Connections:
         self._unknown = 0
         self._counts: Counter[_Holder] = Counter()
         self.parsing = TenantLimiter(
-            1, total=1, max_waiting=settings.live_max_connections_per_tenant, wait_s=_PARSING_WAIT_S
+            1, total=2, max_waiting=settings.live_max_connections_per_tenant, wait_s=_PARSING_WAIT_S
         )
-        """Large frames are parsed one at a time: each thread that parses delays the event loop by milliseconds."""
+        """Large frames are parsed one at a time for each tenant: a thread that parses delays the event loop."""
         self._server = _Holder(
             NO_TENANT,
             (),

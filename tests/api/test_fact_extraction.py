@@ -15,7 +15,7 @@ import pytest
 from app.core.ids import parse_id
 from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
 from app.memory.extraction.rule_extractor import find_statements
-from tests.api.test_facts import facts, found
+from tests.api.test_facts import facts, found, of_facts
 from tests.memory.test_plain import PLAIN
 from tests.memory.test_redaction import GOES
 from tests.support.api import Client, Service, open_service, problem
@@ -639,6 +639,44 @@ async def test_a_model_that_reads_a_turn_again_does_not_bring_back_what_was_undo
     assert drink["object"] not in {one["object"] for one in await facts(tenant)}
     body = {name: drink[name] for name in ("subject", "predicate", "object", "valid_from", "source_turn_ids")}
     assert (await tenant.post("/v1/facts", json=body)).status_code == 201
+
+
+async def test_a_model_that_reads_a_turn_again_adds_nothing_that_was_undone_of_a_fact_that_stood(
+    tenant: Client, modelled: Service, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    conversation = await tenant.conversation(owner="ana", facts={"enabled": True, "redact": False})
+    texts = ("I live in Rome.", "I live in Rome.", "I no longer live in Rome.")
+    turns = [turn["id"] for turn in (await tenant.append(conversation, *texts))["turns"]]
+    fake.reply = says("")
+    await modelled.run_jobs()
+    (rome,) = await facts(tenant, include_retracted=True)
+    assert (rome["valid_to"] is not None, rome["source_turn_ids"]) == (True, turns[:2])
+    path = f"/v1/facts/{rome['id']}/undo"
+    denial = (await tenant.post(path)).json()
+    assert (denial["fact"]["valid_to"], denial["changed"]) == (None, [])
+    # an end alone is no fact
+    assert [one["id"] for one in await facts(tenant, include_retracted=True)] == [rome["id"]]
+    repeat = (await tenant.post(path)).json()
+    assert repeat["fact"]["source_turn_ids"] == turns[:1]
+    assert [(one["undone"], one["source_turn_ids"]) for one in repeat["changed"]] == [(True, turns[1:2])]
+    fake.reply = answers(
+        told(1, "I", "lives_in", "Rome"),
+        told(2, "I", "lives_in", "Rome"),
+        told(3, "I", "lives_in", "Rome", negated=True),
+    )
+    await tenant.append(conversation, "Hello.")
+    await modelled.run_jobs()
+    assert await facts(tenant) == [repeat["fact"]]
+    assert (await tenant.post(path)).json()["fact"]["undone"] is True
+    assert (await extract(tenant, conversation))["recorded"] == 0
+    assert await facts(tenant) == []
+    assert {one["id"] for one in await facts(tenant, include_retracted=True)} == {
+        rome["id"],
+        repeat["changed"][0]["id"],
+    }
+    for turn in turns:
+        assert (await tenant.delete(f"/v1/conversations/{conversation}/turns/{turn}")).status_code == 204
+    assert await of_facts(root, tenant) == ""
 
 
 async def test_reading_again_is_tried_less_often_each_time_and_ends(

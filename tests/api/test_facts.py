@@ -255,11 +255,14 @@ async def test_undoing_goes_back_step_by_step_and_ends(client: Client) -> None:
     turn = (await client.append(conversation, "one"))["turns"][0]["id"]
     await tell(client, "ana", "likes", "tea", valid_from=day(1), source_turn_ids=[turn], owner=None)
     assert (await fact(client, tea["id"]))["evidence_count"] == 2
-    assert (await undo(client, tea["id"]))["fact"]["evidence_count"] == 1
+    once = await undo(client, tea["id"])
+    (repeat,) = once["changed"]
+    assert once["fact"]["evidence_count"] == 1
+    assert (repeat["undone"], repeat["source_turn_ids"]) == (True, [turn])
     undone = await undo(client, tea["id"])
     assert (undone["fact"]["undone"], undone["fact"]["evidence_count"], undone["changed"]) == (True, 1, [])
     assert await facts(client) == []
-    assert await facts(client, include_retracted=True) == [undone["fact"]]
+    assert await facts(client, include_retracted=True) == [repeat, undone["fact"]]
     problem(await client.post(f"/v1/facts/{tea['id']}/undo"), 409, "nothing_to_undo")
 
 

@@ -244,6 +244,16 @@ async def test_an_import_refuses_an_undone_fact_that_is_not_retracted(
     assert await facts(other, include_retracted=True) == []
 
 
+@pytest.mark.parametrize("member", ["retracted", "undone"])
+async def test_an_import_refuses_a_retracted_fact_without_evidence(
+    client: Client, service: Service, member: str
+) -> None:
+    bare = {"type": "fact", "subject": "ana", "predicate": "likes", "object": "tea", member: True}
+    result = await imported(service, client, file_of([bare]))
+    assert [error["pointer"] for problem in result["problems"] for error in problem["errors"]] == [f"/{member}"]
+    assert await facts(client, include_retracted=True) == []
+
+
 async def test_a_repeated_request_shows_that_its_fact_was_undone(client: Client) -> None:
     headers = {"Idempotency-Key": "k"}
     made = (await client.post("/v1/facts", json=BERLIN, headers=headers)).json()["fact"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.memory.facts import fact_timeline
 from app.memory.facts.fact_timeline import FactTimeline
-from app.memory.facts.merge import Clock, TimelineFact, apply, correct, merge, retract, undo_decision
+from app.memory.facts.merge import Clock, Outcome, TimelineFact, apply, correct, merge, retract, undo_decision
 from app.memory.facts.spelling import object_key
 from app.memory.facts.store import FactKey
 from app.memory.schemas import StatedBy, Statement
@@ -59,7 +59,9 @@ def test_no_statement_is_lost_and_the_timeline_is_that_without_undone_facts(step
             plain = apply(merge(statement, plain, other).changes, plain)
         elif kind == "undo" and timeline.decisions:
             decision = timeline.decisions.pop(which % len(timeline.decisions))
-            timeline.undo_decision(decision)
+            changes = timeline.undo_decision(decision).changes
+            for _ in (change for change in changes if change.before is None and change.after and change.after.undone):
+                other.new_id()
             plain = apply(undo_decision(decision, plain, other).changes, plain)
         elif fact_id is not None and kind == "correct":
             timeline.correct(next(fact for fact in facts if fact.id == fact_id), statement)
@@ -79,13 +81,39 @@ def test_no_statement_is_lost_and_the_timeline_is_that_without_undone_facts(step
 
 
 @pytest.mark.parametrize("author", list(StatedBy))
-def test_a_caller_may_state_again_what_was_undone_and_an_extraction_of_its_turn_may_not(author: StatedBy) -> None:
+@pytest.mark.parametrize("first", list(StatedBy))
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_caller_may_state_again_what_was_undone_and_an_extraction_of_its_turn_may_not(
+    first: StatedBy, author: StatedBy, later: int
+) -> None:
     timeline = opened(clock())
     statement = Statement("ana", "lives_in", "Rome", day(1), (UUID(int=7),))
-    timeline.undo_decision(timeline.merge(replace(statement, stated_by=StatedBy.RULES), {}))
+    timeline.undo_decision(timeline.merge(replace(statement, stated_by=first), {}))
     assert stated(timeline) == {"Rome": True}
-    timeline.merge(replace(statement, stated_by=author), {})
+    timeline.merge(replace(statement, valid_from=day(1 + later), stated_by=author), {})
     assert len(timeline.facts) == (author is StatedBy.CALLER)
+
+
+@pytest.mark.parametrize("author", [StatedBy.RULES, StatedBy.MODEL])
+@pytest.mark.parametrize("negated", [False, True])
+def test_what_an_undo_takes_from_a_fact_that_stands_is_not_extracted_again(author: StatedBy, *, negated: bool) -> None:
+    timeline = opened(clock())
+    rome = Statement("ana", "lives_in", "Rome", day(1), (UUID(int=7),), stated_by=StatedBy.RULES)
+    also = replace(rome, valid_from=day(2), sources=(UUID(int=8),), negated=negated)
+    first = timeline.merge(rome, {})
+    before = timeline.facts
+    second = timeline.merge(also, {})
+    timeline.undo_decision(second)
+    assert timeline.facts == before
+    again = replace(also, stated_by=author)
+    assert timeline.merge(again, {}).outcome is Outcome.IGNORED
+    timeline.undo_decision(first)
+    stored = {row.fact.id: list(row.origins.items()) for row in timeline.rows()}
+    timeline = FactTimeline(KEY, timeline.written(), stored, clock=clock(), settings=FactSettings())
+    assert timeline.merge(again, {}).outcome is Outcome.IGNORED
+    assert timeline.facts == []
+    assert timeline.remove(lambda item, _: item.source == UUID(int=8)) == 1
+    assert [row.fact.source_turn_ids for row in timeline.rows()] == [[UUID(int=7)]]
 
 
 def test_the_oldest_undone_facts_give_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

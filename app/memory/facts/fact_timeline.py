@@ -128,11 +128,16 @@ class FactTimeline:
         return self._decided(decision)
 
     def undo_decision(self, decision: Decision) -> Decision:
-        """Undo a decision. Return the decision that does so. Facts that the undone decision had added stay readable."""
-        undone = merge.undo_decision(decision, self.facts, self._clock)
+        """Undo a decision. Return the decision that does so. What the undone decision had added is kept as undone."""
+        before = self.facts
+        undone = merge.undo_decision(decision, before, self._clock)
         self.facts = apply(undone.changes, self.facts)
         changes = tuple(merge.keep_undone(change, decision.added, self._clock) for change in undone.changes)
-        added = (change.after for change in changes if change.after is not None and change.after.undone)
+        added = [change.after for change in changes if change.after is not None and change.after.undone]
+        after = [*self.facts, *added, *(row.fact for row in self.undone.values())]
+        taken = merge.keep_taken_back(decision.added, before, after, self._clock)
+        changes += taken
+        added += [change.after for change in taken if change.after is not None]
         self.undone.update({fact.id: SourcedFact(fact, dict(self.evidence(fact))) for fact in added})
         return replace(undone, changes=changes)
 

@@ -104,7 +104,9 @@ class FactWriter:
     ) -> None:
         """Record the changes for webhooks."""
         changes = [(EventType.FACT_DELETED, before[fact_id]) for fact_id in deleted if fact_id in before]
-        changes += [(_event_of(before.get(fact.fact.id), fact), fact) for fact in written]
+        # a new row of an undone statement is of a fact that stands, or imported: nothing was recorded
+        shown = (fact for fact in written if fact.fact.id in before or not fact.fact.undone)
+        changes += [(_event_of(before.get(fact.fact.id), fact), fact) for fact in shown]
         for event_type, fact in changes:
             self._outbox.record(
                 tx,

@@ -116,12 +116,17 @@ def merge(
 
     A statement of a known object adds evidence. Another object becomes a further fact, and ends facts that it excludes
     or replaces. A denial ends the fact with the same object. A hypothetical statement changes nothing. `undone` is the
-    evidence of undone facts: a caller may state it again.
+    evidence that undos took back: a caller may state it again, a model or a rule that reads its turn may not.
     """
     # with the evidence of retracted facts: the turn that stated one does not bring it back
     known_evidence = [item for fact in facts for item in fact.evidence]
     if statement.stated_by is not StatedBy.CALLER:
-        known_evidence += undone
+        said = {(item.source, item.object_key, item.denies) for item in undone}
+        key = object_key(statement.object)
+        sources = [source for source in statement.sources if (source, key, statement.negated) not in said]
+        if statement.sources and not sources:
+            return Decision(Outcome.IGNORED, reason="undone")
+        statement = replace(statement, sources=tuple(sources))
     return _merge(statement, facts, known_evidence, clock)
 
 
@@ -263,16 +268,40 @@ def keep_undone(change: Change, added: Collection[Evidence], clock: Clock) -> Ch
     support = () if fact is None else tuple(item for item in fact.evidence if not item.denies)
     if fact is None or change.after is not None or not support or any(item not in added for item in support):
         return change
-    after = replace(
+    return Change(fact, _undone(fact, support, clock))
+
+
+def keep_taken_back(
+    added: Collection[Evidence], before: Sequence[TimelineFact], after: Sequence[TimelineFact], clock: Clock
+) -> tuple[Change, ...]:
+    """Return the new undone row of the evidence that an undo takes from facts that stand, if it has a turn.
+
+    It keeps the turn from being read as that statement again.
+    """
+    remaining = {item for fact in after for item in fact.evidence}
+    taken = [
+        (fact, item)
+        for fact in before
+        for item in fact.evidence
+        if item.source is not None and item in added and item not in remaining
+    ]
+    if not taken:
+        return ()
+    fact, item = taken[0]
+    row = replace(fact, id=clock.new_id(), object=item.object, valid_from=item.at, recorded_at=clock.now)
+    return (Change(None, _undone(row, tuple(dict.fromkeys(item for _, item in taken)), clock)),)
+
+
+def _undone(fact: TimelineFact, evidence: tuple[Evidence, ...], clock: Clock) -> TimelineFact:
+    return replace(
         fact,
-        evidence=support,
+        evidence=evidence,
         retracted=True,
         undone=True,
         valid_to=fact.valid_from,
         invalidated_at=clock.now,
         invalidated_by=None,
     )
-    return Change(fact, after)
 
 
 def _as_it_was(fact: TimelineFact, before: TimelineFact | None) -> TimelineFact:

@@ -127,6 +127,8 @@ class FactRow:
 
 _OF_TENANT = (*equals(facts, "tenant_id"),)
 _OF_FACT = (*equals(fact_evidence, "tenant_id"), _E.fact_id == _F.id)
+# an undone row of denials only states nothing: it keeps their turns from being read again
+_IS_STATEMENT = or_(not_(_F.undone), exists().where(*_OF_FACT, not_(_E.denies)))
 _SOURCES = func.array(
     select(_E.turn_id)
     .where(*_OF_FACT, _E.turn_id.is_not(None), not_(_E.denies))
@@ -361,7 +363,7 @@ async def find_key(tx: Transaction, tenant_id: TenantId, fact_id: UUID) -> FactK
 
 def _narrowed(shape: frozenset[str]) -> list[ColumnElement[bool]]:
     """Return the conditions of a list: `shape` has the names of the filters of `Where` that are given."""
-    conditions = [_CURRENT if "current" in shape else _KEPT]
+    conditions = [_CURRENT] if "current" in shape else [_KEPT, _IS_STATEMENT]
     conditions += equals(facts, *sorted(shape & {"subject_key", "predicate", "owner", "tier"}))
     # an end or retraction that was recorded after `known_at` does not count
     invalidated_later = false()

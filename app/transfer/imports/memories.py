@@ -211,7 +211,10 @@ def _wrong_records(records: FactRecords) -> list[RecordRefusedError]:
                 else [FieldError("/decision", "not the form of a decision")]
             )
         elif not record.evidence:
-            continue
+            flags = {"retracted": record.retracted, "undone": record.undone}
+            fields = [
+                FieldError(f"/{name}", "only a fact with evidence has this") for name, is_set in flags.items() if is_set
+            ]
         else:
             times = {"valid_from": record.valid_from, "recorded_at": record.recorded_at}
             fields = [FieldError(f"/{name}", "This is required.") for name, time in times.items() if time is None]

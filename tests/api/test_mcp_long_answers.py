@@ -235,7 +235,8 @@ async def test_the_answer_of_the_agent_is_whole_beside_a_history_of_long_turns(
             serving(service.app, service.settings) as port,
             mcp_client(port, user.key) as mcp,
         ):
-            conversation = await large(user)
+            conversation = await user.conversation()
+            await user.append(conversation, *(long_text(n, 20_000) for n in range(7)))
             answer = await use(mcp, "ask_agent", query=QUERY, conversation_id=conversation)
     assert answer["response"] == response.strip()
     assert len(answer["history"]) == 9

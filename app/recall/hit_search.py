@@ -127,12 +127,12 @@ class HitSearch:
         self, caller: Caller, tx: Transaction, ranking: Ranking, *, k: int, without: Collection[int]
     ) -> list[SearchHit]:
         """Return the best hits except some elements, and except those of conversations that are being deleted."""
-        hits = ranking.best(k, without=without)
-        conversation_ids = {key for hit in hits for key in (hit.conversation_id, *hit.conversation_ids) if key}
+        hits = ranking.best(k, without=without, counted=False)
+        conversation_ids = {hit.conversation_id for hit in hits if hit.conversation_id}
         if len(conversation_ids) > 1:
             hidden = await self._reads.hidden(caller, tx, conversation_ids=conversation_ids)
             if hidden:
-                hits = ranking.best(k, without={*without, *ranking.of_conversations(hidden)})
+                hits = ranking.best(k, without={*without, *ranking.of_conversations(hidden)}, counted=False)
         return hits
 
     async def read_contents(

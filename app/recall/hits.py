@@ -112,9 +112,7 @@ def hit_texts(hits: Sequence[SearchHit], contents: HitContents, passages: Mappin
 
 def recalled_turn(hit: SearchHit, turn: CanonicalTurn, conversation: str | None = None) -> RecalledTurn:
     """Return the turn of a hit for a context. `conversation`: the name of its conversation, if that is another one."""
-    return RecalledTurn(
-        turn, hit.score, conversation, count=hit.count, said_at=hit.said_at, dates=read_dates(hit.dates)
-    )
+    return RecalledTurn(turn, hit.score, conversation, dates=read_dates(hit.dates))
 
 
 def read_dates(dates: str | None) -> list[HitDate]:

@@ -84,10 +84,12 @@ class Ranking:
     is_calibrated: bool
     degraded: Sequence[str]
 
-    def best(self, k: int, *, without: Collection[int] = (), distinct: bool = True) -> list[SearchHit]:
+    def best(
+        self, k: int, *, without: Collection[int] = (), distinct: bool = True, counted: bool = True
+    ) -> list[SearchHit]:
         """Return the best `k` hits except some elements, best first. The newer one, then the lower id, wins a tie.
 
-        `distinct`: of equal texts, return only the best one, with the times of all.
+        `distinct`: of equal texts, return only the best one; `counted`: with the number and the times of all.
         """
         hits = self.hits
         if without:
@@ -104,7 +106,7 @@ class Ranking:
             limit *= _MORE
             elements = self._first(hits, limit)
         chosen: list[int] = elements.tolist()
-        copies = copies_of(self.result, elements, without=without) if distinct else {}
+        copies = copies_of(self.result, elements, without=without) if distinct and counted else {}
         return [
             self._score(entry, at, copies.get(at, ()))
             for entry, at in zip(self.result.entries(chosen), chosen, strict=True)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Annotated, Final, Literal, TypeAlias, cast
 from uuid import UUID
 
@@ -368,14 +368,12 @@ class SpaceComparisonResult(BaseModel):
 class RecalledTurn:
     """A recalled turn for context assembly. `conversation` is the name of its conversation, if that is another one.
 
-    `passages`: the best passages of a long turn for the query, the best first; empty for a short turn. `count` turns in
-    scope have its text; `said_at` are their times, the newest first. `dates`: what its relative dates mean.
+    `passages`: the best passages of a long turn for the query, the best first; empty for a short turn. `dates`: what
+    its relative dates mean.
     """
 
     turn: CanonicalTurn
     score: float
     conversation: str | None = None
     passages: Sequence[Passage] = ()
-    count: int = 1
-    said_at: Sequence[datetime] = ()
     dates: Sequence[HitDate] = ()

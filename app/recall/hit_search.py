@@ -11,7 +11,7 @@ from app.conversations.schemas.summaries import Summary
 from app.conversations.service import ConversationReads
 from app.core.database.transactions import Transaction
 from app.core.errors import NotFound
-from app.core.ids import parse_id
+from app.core.ids import ConversationId, parse_id
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
@@ -124,12 +124,22 @@ class HitSearch:
                 deleted_ids[hit.kind].add(hit.source_id)
 
     async def best_shown(
-        self, caller: Caller, tx: Transaction, ranking: Ranking, *, k: int, without: Collection[int]
+        self,
+        caller: Caller,
+        tx: Transaction,
+        ranking: Ranking,
+        *,
+        k: int,
+        without: Collection[int],
+        conversation_id: ConversationId,
     ) -> list[SearchHit]:
-        """Return the best hits except some elements, and except those of conversations that are being deleted."""
+        """Return the best hits except some elements, and except those of conversations that are being deleted.
+
+        `conversation_id`: the conversation of the context, which is not.
+        """
         hits = ranking.best(k, without=without, counted=False)
-        conversation_ids = {hit.conversation_id for hit in hits if hit.conversation_id}
-        if len(conversation_ids) > 1:
+        conversation_ids = {hit.conversation_id for hit in hits if hit.conversation_id} - {conversation_id}
+        if conversation_ids:
             hidden = await self._reads.hidden(caller, tx, conversation_ids=conversation_ids)
             if hidden:
                 hits = ranking.best(k, without={*without, *ranking.of_conversations(hidden)}, counted=False)

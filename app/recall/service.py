@@ -292,7 +292,9 @@ class RecallService:
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             ranking = await self._search.rank(caller, tx, question, scope, k=pool + len(loaded))
             loaded_elements = ranking.result.find(EntryKind.TURN, list(loaded_turns))
-            new_hits = await self._search.best_shown(caller, tx, ranking, k=pool, without=loaded_elements.values())
+            new_hits = await self._search.best_shown(
+                caller, tx, ranking, k=pool, without=loaded_elements.values(), conversation_id=conversation_id
+            )
             loaded_scores = ranking.scores_of(loaded_elements)
             loaded_dates = ranking.result.dates([loaded_elements[turn_id] for turn_id in loaded_scores])
             hydrated = await self._search.hydrate_for_context(caller, tx, new_hits)

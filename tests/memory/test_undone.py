@@ -7,7 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.memory.facts import fact_timeline
@@ -46,6 +46,21 @@ STEPS = st.lists(
 
 
 @given(STEPS)
+@example(
+    [
+        ("assert", 1, "Rome", False, 0),
+        ("assert", 3, "Rome", False, 0),
+        ("assert", 1, "Oslo", True, 0),
+        ("assert", 2, "Rome", False, 0),
+        ("correct", 1, "Rome", False, 0),
+        ("correct", 1, "Oslo", False, 0),
+        ("undo", 1, "Rome", False, 0),
+        ("undo", 1, "Rome", False, 0),
+        ("assert", 1, "Rome", False, 0),
+        ("correct", 1, "Oslo", True, 0),
+        ("undo", 1, "Rome", False, 9),
+    ]
+)  # two facts have the same evidence, and both are restored
 def test_no_statement_is_lost_and_the_timeline_is_that_without_undone_facts(steps) -> None:  # noqa: ANN001
     own, other = clock(), clock()
     timeline, plain = opened(own), list[TimelineFact]()

@@ -237,7 +237,8 @@ def undo_decision(decision: Decision, facts: Sequence[TimelineFact], clock: Cloc
     restored = [replace(fact, retracted=False) if fact.id in decision.retracted else fact for fact in facts]
     restored = [replace(fact, retracted=True) if fact.id in decision.restored else fact for fact in restored]
     dropped = [fact if fact.id in decision.retracted else _without(fact, decision.added) for fact in restored]
-    pool = [*_pool(dropped), *(item for item in decision.removed if not _is_among(item, _pool(dropped)))]
+    stated = list(dict.fromkeys(_pool(dropped)))  # a restored fact may have what another one has since
+    pool = [*stated, *(item for item in decision.removed if not _is_among(item, stated))]
     naming = next(iter(facts), None) or next((change.before for change in decision.changes if change.before), None)
     if naming is None:
         return Decision(Outcome.IGNORED, reason="nothing to take back")
@@ -265,7 +266,7 @@ def keep_undone(change: Change, added: Collection[Evidence], clock: Clock) -> Ch
     A row that is deleted because its evidence is now in another row stays deleted.
     """
     fact = change.before
-    support = () if fact is None else tuple(item for item in fact.evidence if not item.denies)
+    support = () if fact is None else tuple(dict.fromkeys(item for item in fact.evidence if not item.denies))
     if fact is None or change.after is not None or not support or any(item not in added for item in support):
         return change
     return Change(fact, _undone(fact, support, clock))

@@ -68,7 +68,8 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
             for cell in value.__closure__ or ():
                 yield "closure", cell
         case dict():
-            for key, item in list(value.items()):
+            # a copy is made at once: of a dict with weak references, the collector may remove some meanwhile
+            for key, item in dict.copy(value).items():
                 yield "key", key
                 yield (key if isinstance(key, str) else type(item).__name__), item
         case _:

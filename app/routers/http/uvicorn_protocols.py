@@ -259,7 +259,7 @@ class BoundedSocket(_WatchedConnection, WebSocketsSansIOProtocol):
         self._handshake_due = self._loop.time() + HEAD_TIMEOUT_S
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget what nobody can be answered."""
+        """Drop what was received and not parsed: it cannot be answered."""
         self._unparsed.clear()
         super().connection_lost(exc)
 

@@ -17,7 +17,7 @@ from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.spaces.runtime import EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, ensure_space
 from app.providers.embed_meter import EmbedMeter
 from app.providers.local.embedder import LOCAL_MODELS, LocalEmbedder
-from app.providers.openai import OpenAIEmbedder
+from app.providers.remote.openai import OpenAIEmbedder
 from app.providers.schemas import Embedder
 from app.settings.memory import IndexSettings
 from app.settings.models import EmbeddingSettings

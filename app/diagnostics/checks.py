@@ -13,7 +13,7 @@ from app.diagnostics.store import ChatFacts, ServerFacts, VectorFacts
 from app.index.service import ChosenSpace
 from app.providers.chat import Probe
 from app.providers.local.embedder import LOCAL_MODELS
-from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
+from app.providers.remote.openai import KNOWN_DIMENSIONS, PROVIDER
 from app.providers.schemas import EmbeddingSpaceName
 from app.settings import Settings, unknown_variables
 from app.settings.models import ChatSettings

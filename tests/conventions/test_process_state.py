@@ -108,7 +108,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.index.analyser.query_words._words_of": (Why.NO_TENANT_DATA, "expressions for words by language"),
     "app.providers.local.fair_queue.FairQueue._waiting": (Why.OWN, "requests, each with the future of its caller"),
     "app.providers.local.fair_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
-    "app.providers.openai.OpenAIEmbedder._waiting": (Why.NO_TENANT_DATA, "two counts"),
+    "app.providers.remote.openai.OpenAIEmbedder._waiting": (Why.NO_TENANT_DATA, "two counts"),
     # chat models
     "app.providers.endpoint.ChatEndpoint._variants": (
         Why.NO_TENANT_DATA,

@@ -110,8 +110,9 @@ ODDITIES: Sequence[bytes] = [
 
 @dataclass
 class Report:
-    """What a run saw. `healthz_ms`: the slowest answer of `/healthz` by phase; `statuses`: of the oddities."""
+    """What a run saw, by phase; `healthz_ms`: the slowest answer of `/healthz`; `statuses`: of the oddities."""
 
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
     healthz_ms: dict[str, float] = field(default_factory=dict[str, float])
     open_after: Counter[str] = field(default_factory=Counter[str])
     statuses: Counter[str] = field(default_factory=Counter[str])
@@ -167,7 +168,9 @@ async def _probed(port: int, report: Report, phase: str) -> AsyncIterator[None]:
     probe = subprocess.Popen([sys.executable, "-c", _PROBE, str(port)], stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
     try:
         await asyncio.sleep(0.5)
+        began = time.monotonic()
         yield
+        report.seconds[phase] = time.monotonic() - began
     finally:
         probe.terminate()
         lines = (await asyncio.to_thread(probe.communicate))[0].split()

@@ -19,7 +19,7 @@ CONSTANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "concurrent_calls_shared": ("app.tenancy.service._SHARED_CALLS",),
     "concurrent_calls_wait_s": ("app.tenancy.service._CALL_WAIT_S",),
     "concurrent_calls_waiting": ("app.tenancy.service._MAX_WAITING_CALLS",),
-    "embeddings_concurrency": ("app.providers.openai._CONCURRENCY",),
+    "embeddings_concurrency": ("app.providers.remote.openai._CONCURRENCY",),
     "in_flight_wait_s": ("app.routers.http.bytes_in_flight._WAIT_S",),
     "job_poll_s": ("app.worker.runner._POLL_S",),
     "job_retry_base_s": ("app.core.jobs._RETRY_BASE_S",),

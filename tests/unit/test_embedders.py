@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from app.core.errors import AppError, Unavailable
 from app.providers.local.embedder import LOCAL_MODELS, LocalEmbedder
-from app.providers.openai import OpenAIEmbedder
 from app.providers.pieces import split_by_estimate
+from app.providers.remote.openai import OpenAIEmbedder
 from app.providers.schemas import Embedder
 from app.settings import Settings, api_root
 from app.settings.models import EmbeddingSettings, Endpoint

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.conversations.schemas.conversations import Turn
 from app.tail.connection import TailTarget
 from app.tail.view import GapError, TailEntry, View, read
 
@@ -12,13 +13,11 @@ TIME = "2026-05-03T10:00:00.000Z"
 
 
 def turn(turn_id: str, content: str | None = None, **members: Any) -> dict[str, Any]:
-    return {
+    return dict.fromkeys(Turn.model_fields) | {
         "id": turn_id, "conversation_id": "c", "seq": 1, "position": 1, "rev": 1, "kind": "agent_message",
-        "actor": "bot", "role": "assistant", "content": content, "tool_calls": [], "tool_call_id": None,
-        "tool_results": [], "usage": None, "content_tokens": 0, "model": None, "adapter": None, "status": "committed",
-        "superseded_by": None, "supersedes": None, "origin_turn_id": None, "metadata": {}, "occurred_at": TIME,
-        "created_at": TIME, "committed_at": TIME, "content_hash": None, "chain_hash": None, "index_state": "none",
-        "erased_at": None,
+        "actor": "bot", "role": "assistant", "content": content, "tool_calls": [], "tool_results": [],
+        "content_tokens": 0, "status": "committed", "metadata": {}, "occurred_at": TIME, "created_at": TIME,
+        "committed_at": TIME, "index_state": "none",
     } | members  # fmt: skip
 
 

@@ -33,6 +33,8 @@ _ROLES: Final = {role.value: role for role in Role}
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _CONVERSATION_MEMBERS: Final = tuple(Conversation.model_fields.keys() & set(field_names(ConversationRow)))
 _SUMMARY_MEMBERS: Final = tuple(Summary.model_fields.keys() & set(field_names(SummaryRow)))
+# an import stores the members of a participant that its file has
+_UNNAMED: Final[JsonObject] = {"name": None, "aliases": []}
 _NO_CONTENT: Final[Mapping[str, object]] = {
     field.column: {} if field.column == "metadata" else [] if field.form is Form.JSONB else None
     for field in CONVERSATION
@@ -69,9 +71,9 @@ def _title_source(row: ConversationRow) -> Literal["caller", "model", "question"
 
 def _participants(row: ConversationRow) -> list[ParticipantOut]:
     """Return the speakers, then the tools. An actor that is both is a speaker."""
-    speakers = [ParticipantOut.model_validate(item) for item in row.participants]
+    speakers = [ParticipantOut.model_validate(_UNNAMED | item) for item in row.participants]
     actors = {participant.actor for participant in speakers}
-    tools = [ParticipantOut.model_validate(item | {"role": "tool"}) for item in row.tools]
+    tools = [ParticipantOut.model_validate(_UNNAMED | item | {"role": "tool"}) for item in row.tools]
     return [*speakers, *(participant for participant in tools if participant.actor not in actors)]
 
 

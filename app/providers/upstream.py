@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     import openai
 
 _RAW: Final = {"X-Stainless-Raw-Response": "stream"}
-_MAX_ANSWER_BYTES: Final = 64 * 2**20
+_MAX_ANSWER_BYTES: Final = 16 * 2**20
+"""Of an answer, and of what a stream holds back: each call of a process may hold as much."""
 _OK: Final = 400
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500

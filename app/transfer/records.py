@@ -312,12 +312,14 @@ class TrailerRecord(Strict):
 class RefusedRecord(Strict):
     """What a converter could not read of a document of another system: an import counts and names it, and stores none.
 
-    `pointer` is the place in that document, `external_id` the id of the object, if it was read. It has no content.
+    `pointer` is the place in that document, `external_id` the id of the object, if it was read, and
+    `conversation_external_id` that of the conversation of a turn. It has no content.
     """
 
     type: Literal["refused"]
     kind: Literal["conversation", "turn", "fact", "memory"]
     external_id: Annotated[str, StringConstraints(max_length=512)] | None = None
+    conversation_external_id: Annotated[str, StringConstraints(max_length=512)] | None = None
     pointer: Annotated[str, StringConstraints(max_length=1024)]
     detail: Annotated[str, StringConstraints(max_length=1024)]
 

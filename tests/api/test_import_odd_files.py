@@ -120,7 +120,7 @@ async def test_a_message_that_cannot_be_read_is_named_and_the_rest_of_its_chat_i
     result = await imported(service, client, body, source="chatgpt")
     assert {*await listed(client)} == {"good-1", "odd", "good-2"}
     [wrong] = result["problems"]
-    assert wrong["type"] == "turn"
+    assert (wrong["type"], wrong["conversation"]) == ("turn", "odd")
     assert wrong["errors"][0]["pointer"].startswith("/1/mapping/b") or wrong["id"] == "b"
     assert (result["records"]["turn"], result["problem_count"]) == (5, 1)
 
@@ -291,7 +291,8 @@ async def test_an_answer_over_a_limit_does_not_replace_the_one_before_it(service
     odd["mapping"]["a"]["children"] = ["b", "b2", "b3"]
     odd["current_node"] = "b2"
     result = await imported(service, client, json.dumps([odd]).encode(), source="chatgpt")
-    assert [(wrong["type"], wrong["id"]) for wrong in result["problems"]] == [("turn", "b2")]
+    [wrong] = result["problems"]
+    assert (wrong["type"], wrong["id"], wrong["conversation"]) == ("turn", "b2", "odd")
     history = await client.history((await listed(client))["odd"]["id"])
     assert [turn["content"] for turn in history] == ["My parrot of odd is called Kiwi.", "The newest name."]
 

@@ -82,15 +82,18 @@ async def test_an_import_with_one_odd_chat_stores_the_others_and_names_it(
     file = tmp_path / "conversations.json"
     nameless = chat("odd")
     del nameless["mapping"]
-    file.write_text(json.dumps([chat("good-1"), nameless, chat("good-2", answer="a \x00 b")])[:-1])
+    silent = chat("silent")
+    del silent["mapping"]["b"]["message"]["author"]
+    file.write_text(json.dumps([chat("good-1"), nameless, silent, chat("good-2", answer="a \x00 b")])[:-1])
     async with working(service):
         code, written, complained = await command(url, client, "import", file)
         again = await command(url, client, "import", file)
-    assert (code, "stored: conversation 2, turn 4\n" in written) == (1, True), complained
-    assert "not imported: 2\n" in complained
-    assert "  conversation odd, line 8: /1/mapping: a value is expected\n" in complained
-    assert "/3: the file ends inside of it" in complained
-    assert "6 records were there already, with 2 conversations\n" in again[1]
+    assert (code, "stored: conversation 3, turn 5\n" in written) == (1, True), complained
+    assert "not imported: 3\n" in complained
+    assert "  conversation odd, line 10: /1/mapping: a value is expected\n" in complained
+    assert "  turn b of conversation silent, line 11: /2/mapping/b/message/author: a value is expected\n" in complained
+    assert "/4: the file ends inside of it" in complained
+    assert "8 records were there already, with 3 conversations\n" in again[1]
     file.write_text(json.dumps([nameless]))
     async with working(service):
         code, _, complained = await command(url, client, "import", file, "--from", "chatgpt")

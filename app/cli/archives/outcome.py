@@ -54,12 +54,13 @@ def _sentences(result: JsonObject) -> list[str]:
 
 
 def _named(problem: JsonObject) -> str:
-    """Return the type, the id, the place and the reason of what was refused."""
+    """Return the type, the id, the conversation, the place and the reason of what was refused."""
     errors = cast("list[JsonObject]", problem.get("errors") or [])
     wrong = "; ".join(f"{error.get('pointer') or '/'}: {error.get('detail')}" for error in errors)
     kind, name = problem.get("type") or "record", problem.get("id")
+    of = f" of conversation {problem['conversation']}" if problem.get("conversation") else ""
     where = f", line {problem['line']}" if problem.get("line") else ""
-    return f"{kind}{f' {name}' if name else ''}{where}: {wrong or 'it breaks a rule'}"
+    return f"{kind}{f' {name}' if name else ''}{of}{where}: {wrong or 'it breaks a rule'}"
 
 
 class RefusedLines:
@@ -80,9 +81,9 @@ class RefusedLines:
         """Print what could not be read; return whether it is nothing."""
         for record in self._listed:
             error: JsonObject = {"pointer": record.get("pointer"), "detail": record.get("detail")}
-            typer.echo(
-                f"  {_named({'type': record['kind'], 'id': record.get('external_id'), 'errors': [error]})}", err=True
-            )
+            problem: JsonObject = {"type": record["kind"], "id": record.get("external_id"), "errors": [error]}
+            problem["conversation"] = record.get("conversation_external_id")
+            typer.echo(f"  {_named(problem)}", err=True)
         if self.count > _LISTED:
             typer.echo(f"  and {self.count - _LISTED} more", err=True)
         return not self.count

@@ -191,7 +191,12 @@ class _CheckedObjects:
             yield self._refused(item, pointer or item.place.at, detail)
             return
         stored = [record for record in records if record["type"] != "refused"]
-        left_out = [self._explained(record) for record in records if record["type"] == "refused"]
+        within = next((record["external_id"] for record in stored if record["type"] == "conversation"), None)
+        left_out = [
+            self._explained(record) | ({} if within is None else {"conversation_external_id": within})
+            for record in records
+            if record["type"] == "refused"
+        ]
         has_turns = any(record["type"] == "turn" for record in stored)
         if item.kind == "conversation" and left_out and not has_turns:
             # nothing of it can be read

@@ -85,14 +85,21 @@ class ImportState:
         """Return the state of its JSON; a new one for None."""
         return cls() if written is None else row_as(cls, written)
 
-    def refuse(self, refused: RecordRefusedError, *, kind: str, name: str | None) -> None:
-        """Record a refused line: its number, its wrong members, and the type and the id of its object."""
+    def refuse(
+        self, refused: RecordRefusedError, *, kind: str, name: str | None, conversation: str | None = None
+    ) -> None:
+        """Record a refused line: its number, its wrong members, and the type and the id of its object.
+
+        `conversation`: the id of the conversation of a turn, in the file.
+        """
         self.problem_count += 1
         if len(self.problems) < _LISTED:
             errors: list[JsonObject] = [
                 {"pointer": error.pointer, "detail": error.detail} for error in refused.fields[:_FIELDS]
             ]
             named: JsonObject = {"type": kind or None, "id": name}
+            if conversation is not None:
+                named["conversation"] = conversation
             self.problems.append({"line": refused.line, **named, "errors": cast("JsonObject", errors)})
 
 
@@ -118,6 +125,12 @@ async def _next_of(lines: StagedLines, types: Container[str], *, is_first: bool)
         if is_first:
             raise
         return None
+
+
+def _name_of(record: ConversationRecord | FactRecord | FactDecisionRecord | MemoryRecord) -> str | None:
+    """Return the id of an object in the file."""
+    external_id = record.external_id if isinstance(record, ConversationRecord | MemoryRecord) else None
+    return external_id or (None if record.id is None else format_id(record.id))
 
 
 def _raise_if_dry_run(run: OperationRun, lines: StagedLines) -> None:
@@ -248,7 +261,9 @@ class ImportRunner:
                 state.skipped_records += 1
                 state.conversations["refused"] += record.kind == "conversation"
                 place = RecordRefusedError(number, [FieldError(record.pointer, record.detail)])
-                state.refuse(place, kind=record.kind, name=record.external_id)
+                state.refuse(
+                    place, kind=record.kind, name=record.external_id, conversation=record.conversation_external_id
+                )
             case TurnRecord() | SummaryRecord():
                 raise RecordRefusedError(number, [FieldError("/type", "no conversation is before it")])
 
@@ -279,7 +294,7 @@ class ImportRunner:
         if is_new and refused and not restored.turns:
             raise refused[0]  # nothing of it can be stored
         for turn in refused:
-            state.refuse(turn, kind="turn", name=turn.name)
+            state.refuse(turn, kind="turn", name=turn.name, conversation=_name_of(record))
         state.conversations[restored.outcome.value] += 1
         state.records["conversation"] += is_new
         state.records["turn"] += restored.turns
@@ -342,9 +357,7 @@ class ImportRunner:
         state.skipped_records += stored.left_out
         for refused in stored.refused:
             record = next(record for line, record in group if line == refused.line)
-            external_id = record.external_id if isinstance(record, MemoryRecord) else None
-            name = external_id or (None if record.id is None else format_id(record.id))
-            state.refuse(refused, kind=record.type, name=name)
+            state.refuse(refused, kind=record.type, name=_name_of(record))
         state.existing_records += stored.existing
 
     async def _end(self, run: OperationRun, tx: Transaction, state: ImportState) -> JsonObject:

@@ -26,8 +26,8 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-ROLE_NAMES: Final = frozenset(role.value for role in Role)
-"""The names of actors that have none of their own."""
+ROLE_NAMES: Final = frozenset({*(role.value for role in Role), "human", "ai", "bot"})
+"""The names of actors that have none of their own, in lower case."""
 
 
 class Kind(StrEnum):

@@ -22,7 +22,7 @@ from app.core.jobs import JobQueue, NewJob
 from app.core.limits import TenantLimiter
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
-from app.index.analyser.analyser import Analyser, EqualText, equal_text
+from app.index.analyser.analyser import Analyser
 from app.index.analyser.query_words import MAX_QUERY_WORDS, PreparedQuery
 from app.index.analyser.terms import fold_short, pack_lexemes
 from app.index.backfill import store as backfill_store
@@ -60,7 +60,6 @@ from app.tenancy.service import Tenancy
 __all__ = [
     "ChosenSpace",
     "EmbeddingSpaceRuntime",
-    "EqualText",
     "LoadedScope",
     "PreparedQuery",
     "SearchIndex",
@@ -68,7 +67,6 @@ __all__ = [
     "VectorAhead",
     "VectorBackfill",
     "VectorMaker",
-    "equal_text",
     "fold_short",
     "read_chosen_space",
 ]

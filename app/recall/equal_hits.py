@@ -1,7 +1,7 @@
 """Entries with equal texts, of which a search returns one. Pure.
 
-Two entries are equal if they are of one kind and their texts have one `text_hash`. A turn in the first person tells of
-its speaker, so it equals only turns of the same actor.
+Two entries are equal if they are of one kind and their texts have one `text_hash`. What a user says may be about the
+speaker in any words, so it equals only turns of the same actor.
 """
 
 from collections import defaultdict
@@ -12,10 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.index.analyser.cues import Cue
+from app.formats.schemas import Role
 from app.index.schemas import SearchResult
 
-_FIRST_PERSON: Final = int(Cue.FIRST_PERSON)
 _KIND_BIT: Final = 62
 _ACTOR_BIT: Final = 40
 
@@ -23,7 +22,8 @@ _ACTOR_BIT: Final = 40
 def equality_keys(result: SearchResult, elements: NDArray[np.intp]) -> NDArray[np.int64]:
     """Return a number for each of some entries that equal ones have in common; 0 for a text without words."""
     hashes = result.text_hash[elements]
-    of_speaker = result.cues[elements] & _FIRST_PERSON != 0
+    user = result.role_code(Role.USER.value)
+    of_speaker = result.role[elements] == (-2 if user is None else user)
     speaker = np.where(of_speaker, result.actor[elements].astype(np.int64) + 2, 0) << _ACTOR_BIT
     return np.where(hashes == 0, 0, hashes ^ speaker ^ (result.kind[elements].astype(np.int64) << _KIND_BIT))
 

@@ -23,7 +23,7 @@ from app.settings.memory import IndexSettings
 from app.tenancy.schemas import Caller
 
 Cosines: TypeAlias = Mapping[UUID, Sequence[float]]
-_INLINE_CHARACTERS: Final = 4_000
+INLINE_CHARACTERS: Final = 4_000
 """Longer texts than this together are divided in a thread."""
 
 
@@ -101,7 +101,7 @@ class LongTurns:
     ) -> dict[UUID, TurnPassages]:
         """Return the passages of turns for a query, by turn."""
         find = partial(self._find, cosines=cosines, query=query)
-        passages = await map_in_threads(find, turns, size=_length, inline=_INLINE_CHARACTERS)
+        passages = await map_in_threads(find, turns, size=_length, inline=INLINE_CHARACTERS)
         return {turn.turn_id: TurnPassages(turn.text, best) for turn, best in zip(turns, passages, strict=True)}
 
     def _find(self, turn: LongTurn, *, cosines: Cosines, query: PreparedQuery) -> list[Passage]:

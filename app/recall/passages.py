@@ -134,6 +134,16 @@ def find_passages(
     return passages or [Passage(0, units[0][1], 0.0)]
 
 
+def shorten_to_passage(text: str, query: PreparedQuery, *, max_characters: int) -> str:
+    """Return a text, or the best passage of a longer one with marks of what is left out. Blocking."""
+    if len(text) <= max_characters:
+        return text
+    best = find_passages(text, query, max_cost=max_characters)[0]
+    before = f"[… {best.start} characters] " if best.start else ""
+    after = f" [… {len(text) - best.end} more characters]" if best.end < len(text) else ""
+    return f"{before}{text[best.start : best.end]}{after}"
+
+
 class _Ruler:
     """Measures the cost of runs of a text."""
 

@@ -298,7 +298,7 @@ def _weights(question: Question) -> RankingWeights:
 
 
 def _features(result: SearchResult, query: str, intent: SpeakerIntent) -> EntryFeatures:
-    kind = result.kind
+    kind, query_hash = result.kind, hash_text(query)
     assistant = result.role_code(Role.ASSISTANT.value)
     features = EntryFeatures(
         cosine=result.cosine,
@@ -315,9 +315,10 @@ def _features(result: SearchResult, query: str, intent: SpeakerIntent) -> EntryF
         is_turn=kind == _KINDS.index(EntryKind.TURN),
         is_statement=(kind == _KINDS.index(EntryKind.FACT)) | (kind == _KINDS.index(EntryKind.MEMORY)),
         cues=result.cues,
-        is_query=_is_query(result, query),
+        is_query=_is_query(result, query, query_hash),
         by_place=result.by_place.rows,
         text_hash=result.text_hash,
+        query_hash=query_hash,
         whole=_whole_scope(result, intent),
     )
     if not result.by_place.derived:
@@ -325,11 +326,11 @@ def _features(result: SearchResult, query: str, intent: SpeakerIntent) -> EntryF
     return replace(features, around=Surroundings(*result.by_place.derived))
 
 
-def _is_query(result: SearchResult, query: str) -> NDArray[np.bool_]:
+def _is_query(result: SearchResult, query: str, query_hash: int) -> NDArray[np.bool_]:
     """Return which entries have the text of a query that is a question: they do not answer it."""
-    asks = read_cues(query, result.language) & Cue.ASKS
-    text_hash = hash_text(query) if asks else 0
-    return result.text_hash == text_hash if text_hash else np.zeros(len(result.text_hash), dtype=np.bool_)
+    if query_hash and read_cues(query, result.language) & Cue.ASKS:
+        return result.text_hash == query_hash
+    return np.zeros(len(result.text_hash), dtype=np.bool_)
 
 
 def _whole_scope(result: SearchResult, intent: SpeakerIntent) -> WholeScope | None:

@@ -132,7 +132,8 @@ class EntryFeatures:
     `is_meant`: said by the speaker or role that the question refers to. `is_statement`: a fact or a memory. `cues` has
     bits of `Cue`. `is_query`: the query is a question, and this is its text. `by_place` is the order by conversation
     and position; None: it is computed, which takes longer than all the rest. `around` is their `read_surroundings`.
-    `text_hash`: equal for equal texts, 0 for none. `whole`: the scope, if these are candidates.
+    `text_hash`: equal for equal texts, 0 for none; `query_hash`: that of the query. `whole`: the scope, if these are
+    candidates.
     """
 
     cosine: Floats
@@ -153,6 +154,7 @@ class EntryFeatures:
     by_place: NDArray[np.int64] | None = None
     around: Surroundings | None = None
     text_hash: Hashes | None = None
+    query_hash: int = 0
     whole: WholeScope | None = None
 
 
@@ -223,16 +225,24 @@ def score(
         np.multiply(instructs, np.float32(weights.instructs), out=terms["instructs"])
         for name in TERMS[_MATCH_TERMS:]:
             total[block] += terms[name]
-    probability = relevance(total, entries=entries, text_hash=features.text_hash, weights=weights)
+    probability = relevance(
+        total, entries=entries, text_hash=features.text_hash, query_hash=features.query_hash, weights=weights
+    )
     return Scores(total, probability, dict(zip(TERMS, rows, strict=True)) if explain else {})
 
 
 def relevance(
-    total: Floats, *, entries: int, text_hash: Hashes | None = None, weights: RankingWeights = RankingWeights()
+    total: Floats,
+    *,
+    entries: int,
+    text_hash: Hashes | None = None,
+    query_hash: int = 0,
+    weights: RankingWeights = RankingWeights(),
 ) -> Floats:
     """Return the estimated probability that each entry is evidence, in a scope of this size.
 
-    `text_hash`: equal entries are no rivals of each other; 0 equals none.
+    `text_hash`: equal entries are no rivals of each other, and those that only say what the query says (`query_hash`)
+    are rivals of none; 0 equals none.
     """
     prior = math.log((REFERENCE_SIZE + _PRIOR_ENTRIES) / (min(entries, REFERENCE_SIZE) + _PRIOR_ENTRIES))
     slope, offset = np.float32(weights.slope), np.float32(prior - weights.slope * weights.centre)
@@ -240,22 +250,23 @@ def relevance(
     blocks = [slice(start, start + _BLOCK) for start in range(0, len(total), _BLOCK)]
     for block in blocks:
         np.exp(np.minimum(slope * total[block] + offset, np.float32(_MAX_LOG_ODDS)), out=odds[block])
-    first, before, together = _rivals(odds, text_hash)
+    first, before, together = _rivals(odds, text_hash, query_hash)
     likely = odds[first] / (1 + odds[first] + np.float32(weights.rivals) * before)
     rest = np.float32(1 + weights.rivals * together)
     for block in blocks:
         odds[block] /= rest + odds[block]
     odds[first] = likely
     gap = weights.gap * min(max((_FEW_ENTRIES - entries) / (_FEW_ENTRIES / 2), 0.0), 1.0)
-    if gap and len(first):
-        odds *= np.minimum(odds / np.float32(gap * likely[0]), np.float32(1))
+    others = likely if text_hash is None or not query_hash else likely[text_hash[first] != query_hash]
+    if gap and len(others):
+        odds *= np.minimum(odds / np.float32(gap * others[0]), np.float32(1))
     return odds
 
 
-def _rivals(odds: Floats, text_hash: Hashes | None) -> tuple[NDArray[np.intp], Floats, float]:
+def _rivals(odds: Floats, text_hash: Hashes | None, query_hash: int) -> tuple[NDArray[np.intp], Floats, float]:
     """Return the entries with the best odds, best first, the sum of the odds before each, and that of all of them.
 
-    Of equal texts, only the first one counts.
+    Of equal texts, only the first one counts; of those that equal the query, none.
     """
     least = odds.max(initial=0) * np.float32(_LITTLE)
     if len(odds) >= _MAX_RIVALS * _GROUP:
@@ -271,8 +282,10 @@ def _rivals(odds: Floats, text_hash: Hashes | None) -> tuple[NDArray[np.intp], F
     _, places, group = np.unique(hashes, return_index=True, return_inverse=True)
     is_counted = hashes == 0
     is_counted[places] = True
-    through = np.cumsum(own * is_counted)
-    return first, through - np.where(hashes == 0, own, own[places][group]), float((own * is_counted).sum())
+    if query_hash:
+        is_counted &= hashes != query_hash
+    counted = own * is_counted
+    return first, np.cumsum(counted) - np.where(hashes == 0, own, counted[places][group]), float(counted.sum())
 
 
 def estimate_match(

@@ -19,6 +19,7 @@ from app.conversations.schemas.participants import Participant
 from app.conversations.service import ConversationReads
 from app.core.database.transactions import Database
 from app.core.ids import ConversationId, format_id, parse_id
+from app.core.threads import map_in_threads
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
@@ -32,8 +33,8 @@ from app.memory.service import FactService
 from app.providers.service import Reranker
 from app.recall.hit_search import HitSearch, of_kind
 from app.recall.hits import HitForm, compare_hits, compared_hit, hit_texts, read_dates, recalled_turn, rounded, to_hit
-from app.recall.long_turns import LongTurns, TurnPassages
-from app.recall.passages import Passage
+from app.recall.long_turns import INLINE_CHARACTERS, LongTurns, TurnPassages
+from app.recall.passages import Passage, shorten_to_passage
 from app.recall.ranking import Question, may_name_someone, name_texts, names_someone, remove_names
 from app.recall.rerank import HitReranker, read_existing
 from app.recall.schemas import (
@@ -203,6 +204,17 @@ class RecallService:
             min_relevance=query.min_relevance,
         )
         return MemoryEntries(entries=entries, degraded=degraded)
+
+    async def shorten_memories(
+        self, query: str, memories: Sequence[MemoryEntry], *, max_characters: int
+    ) -> list[MemoryEntry]:
+        """Return memories of which longer texts are shown by the passage that has most words of a query."""
+        prepared = await self._prepare(query, Mode.TEXT, ())
+        shorten = partial(shorten_to_passage, query=prepared, max_characters=max_characters)
+        texts = await map_in_threads(
+            shorten, [memory.content for memory in memories], size=len, inline=INLINE_CHARACTERS
+        )
+        return [memory.model_copy(update={"content": text}) for memory, text in zip(memories, texts, strict=True)]
 
     async def recall_memories(
         self,

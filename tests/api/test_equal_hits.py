@@ -63,25 +63,85 @@ async def test_failed_answers_of_other_languages_step_back(
     assert hits[1]["explain"]["terms"]["asks"] < 0
 
 
-async def test_texts_are_equal_apart_from_case_space_and_punctuation_and_numbers_are_not(client: Client) -> None:
+async def test_texts_are_equal_apart_from_case_space_and_signs_of_sentences_and_numbers_are_not(client: Client) -> None:
     conversation = await client.conversation()
-    await client.append(conversation, "Dose: 1.5 mg!", "dose 1.5mg", "Dose: 15 mg!", "Dose: -15 mg!", "…", "!")
+    await client.append(conversation, "Dose: 1.5 mg!", "dose  1.5 MG", "Dose: 15 mg!", "Dose: -15 mg!", "…", "!")
     hits = await client.recall(conversation, "dose", k=10)
     assert sorted(hit["count"] for hit in hits) == [1, 1, 1, 1, 2]
 
 
-async def test_one_sentence_in_the_first_person_by_two_people_is_two_hits(client: Client) -> None:
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Send it to a.b@x.org.", "Send it to ab@x.org."),
+        ("The file is a_b.txt.", "The file is ab.txt."),
+        ("x != y holds.", "x = y holds."),
+        ("The price is $5.", "The price is 5."),
+        ("Use C# for it.", "Use C for it."),
+        ("Run it with --no-cache.", "Run it with no cache."),
+        ("The rapist left.", "Therapist left."),
+    ],
+)
+async def test_texts_with_other_signs_in_or_before_their_words_are_two_hits(
+    client: Client, one: str, other: str
+) -> None:
     conversation = await client.conversation()
-    turns = [
-        {"role": "user", "actor": actor, "content": text}
-        for text in ("I am allergic to nuts.", "Lunch is at noon.")
-        for actor in ("ann", "bob", "ann")
-    ]
+    await client.append(conversation, one, other)
+    hits = await client.recall(conversation, one, k=10)
+    assert {hit["text"]: hit["count"] for hit in hits} == {one: 1, other: 1}
+
+
+async def test_quotes_dashes_and_the_form_of_an_apostrophe_make_no_other_text(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(
+        conversation,
+        "I don't know the word - sorry!",
+        "\u201cI don\u2019t know the word\u201d \u2014 sorry.",
+        "i  don't know the word; sorry\u2026",
+    )
+    [hit] = await client.recall(conversation, "word", k=10)
+    assert hit["count"] == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I am allergic to nuts.", "Ich wohne in Kiel.", "J'habite à Lyon.", "Vivo en Madrid.",
+        "Allergic to nuts, sadly.", "We live in Kiel.", "Lunch is at noon.",
+    ],
+)  # fmt: skip
+async def test_one_sentence_of_two_people_is_two_hits(client: Client, text: str) -> None:
+    conversation = await client.conversation()
+    turns = [{"role": "user", "actor": actor, "content": text} for actor in ("ann", "bob", "ann")]
     await client.post(f"/v1/conversations/{conversation}/turns", json={"turns": turns})
-    hits = await client.recall(conversation, "nuts at lunch", k=10)
-    assert sorted((hit["text"], hit["count"]) for hit in hits) == [
-        ("I am allergic to nuts.", 1), ("I am allergic to nuts.", 2), ("Lunch is at noon.", 3),
-    ]  # fmt: skip
+    hits = await client.recall(conversation, text, k=10)
+    assert sorted((hit["turn"]["actor"], hit["count"]) for hit in hits) == [("ann", 2), ("bob", 1)]
+
+
+async def test_one_failed_answer_of_two_assistants_is_one_hit(client: Client) -> None:
+    conversation = await client.conversation()
+    turns = [{"role": "assistant", "actor": actor, "content": FAILED} for actor in ("one", "two", "one")]
+    await client.post(f"/v1/conversations/{conversation}/turns", json={"turns": turns})
+    [hit] = await client.recall(conversation, QUESTION, k=10)
+    assert hit["count"] == 3
+
+
+@pytest.mark.parametrize(
+    ("query", "fact"),
+    [("tent colour", "The tent is green."), ("no onions", "I never eat onions, they make me ill.")],
+)
+async def test_a_query_that_was_said_before_hides_no_answer(client: Client, query: str, fact: str) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, fact, *(f"Filler {n}: lunch, weather and the weekend again." for n in range(60)))
+
+    async def relevance() -> float:
+        hits = await client.recall(conversation, query, k=3)
+        return next(hit["relevance"] for hit in hits if hit["text"] == fact)
+
+    before = await relevance()
+    for _ in range(3):
+        await client.append(conversation, query)
+        assert await relevance() > 0.6 * before
 
 
 async def test_a_copy_is_found_when_the_hit_is_deleted(client: Client) -> None:
@@ -95,12 +155,13 @@ async def test_a_copy_is_found_when_the_hit_is_deleted(client: Client) -> None:
     assert {hit["id"], copy["id"]} == {turn["id"] for turn in turns["turns"]}
 
 
-async def test_the_name_of_a_role_is_no_word_of_its_turns(client: Client) -> None:
+@pytest.mark.parametrize("actor", ["user", "User", "USER"])
+async def test_the_name_of_a_role_is_no_word_of_its_turns(client: Client, actor: str) -> None:
     conversation = await client.conversation()
     wanted = "function getUserById returns null for guests"
-    await client.append(
-        conversation, wanted, *(f"Filler {n}: lunch, weather and the weekend again." for n in range(60))
-    )
+    texts = [wanted, *(f"Filler {n}: lunch, weather and the weekend again." for n in range(60))]
+    turns = [{"role": "user", "actor": actor, "content": text} for text in texts]
+    await client.post(f"/v1/conversations/{conversation}/turns", json={"turns": turns})
     (first, *fillers) = await client.recall(conversation, "user by id", k=3)
     assert first["text"] == wanted
     assert max(hit["relevance"] for hit in fillers) < 0.05

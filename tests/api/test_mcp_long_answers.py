@@ -111,6 +111,34 @@ async def test_recall_shows_the_passage_and_the_turn_is_read_on_in_parts(client:
         assert beyond["part"]["text"] == ""
 
 
+async def test_arguments_of_a_call_are_read_on_in_parts(client: Client, port: int) -> None:
+    conversation, text = await client.conversation(), long_text(0, 100_000)
+    call = {"id": "c1", "type": "function", "function": {"name": "write", "arguments": json.dumps({"text": text})}}
+    messages = [
+        {"role": "user", "content": "Write it."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+    ]
+    body = {"format": "openai", "turns": messages}
+    answer = await client.post(f"/v1/conversations/{conversation}/turns", json=body)
+    assert answer.is_success, answer.text
+    named = {"conversation_id": conversation, "turn_id": answer.json()["turns"][1]["id"]}
+    whole, length = "", 1
+    async with mcp_client(port, client.key) as mcp:
+        while len(whole) < length:
+            part = (await use(mcp, "get_history", **named, start=len(whole), length=50_000))["part"]
+            whole, length = whole + part["text"], part["length"]
+    assert whole.endswith(f"write {call['function']['arguments']}")
+
+
+async def test_a_fact_in_the_middle_of_a_long_memory_is_read(client: Client, port: int) -> None:
+    async with mcp_client(port, client.key) as mcp:
+        await use(mcp, "store_memory", content=long_text(1, 56_000))
+        found = await use(mcp, "recall_memory", query=QUERY, top_k=1)
+    assert FACT in found["entries"][0]["content"]
+    assert "search for other words" in found["cut"]
+
+
 async def test_a_history_of_long_turns_has_all_of_them_on_short_pages(client: Client, port: int) -> None:
     conversation = await client.conversation()
     await client.append(conversation, *(long_text(n, 3_000 + n * 500) for n in range(40)))
@@ -144,6 +172,7 @@ async def test_a_cut_answer_says_what_was_cut(client: Client, port: int) -> None
             await use(mcp, "store_memory", content=long_text(n, 30_000))
         memories = await use(mcp, "recall_memory", query=QUERY, top_k=5)
         assert "top_k" in memories["cut"]
+        assert all(FACT in entry["content"] for entry in memories["entries"])
 
 
 async def test_arguments_of_a_part_need_a_turn(client: Client, port: int) -> None:

@@ -302,8 +302,17 @@ def test_equal_texts_are_recalled_once() -> None:
     made = build(talk(60, 62), recalled=recalled, semantic_recall={"k": 2})
     assert made.included.turn_ids == ["t60", "t61", "t62", "t8", "t20"]
     assert reason(made, "t1", "recalled") == "an equal text is shown"
-    shown_already = [RecalledTurn(replace(turn(60), id="other", content="Turn number, 60!"), 0.9, "Flat")]
+    shown_already = [RecalledTurn(replace(talk(60, 60)[0], id="other", content="Turn number 60!"), 0.9, "Flat")]
     assert build(talk(60, 62), recalled=shown_already).included.turn_ids == ["t60", "t61", "t62"]
+
+
+def test_the_passage_of_two_equal_turns_that_the_window_cuts_is_shown_once() -> None:
+    text = document(400, fact_at=200)
+    recent = [turn(1, content=text), turn(2, content=text), turn(3, content="How much is the deposit?")]
+    recalled = [RecalledTurn(one, 0.9, passages=[passage_of(text)]) for one in recent[:2]]
+    made = build(recent, 1500, recalled=recalled, semantic_recall={"scope": "owner"})
+    assert shown(made).count(FACT) == 1
+    assert reason(made, "t1", "recalled") == "an equal text is shown"
 
 
 def test_a_system_turn_or_a_compaction_is_never_recalled_in_part() -> None:

@@ -11,12 +11,13 @@ from app.index.analyser.words import fold
 @pytest.mark.parametrize(
     ("text", "same"),
     [
-        ("I don't know.", "i dont  KNOW"),
+        ("I don't know.", "i don’t  KNOW"),
+        ("I don't know!", "i dont know"),
         ("Ja, gut!", "ja gut"),
         ("¿Qué?", "qué"),
         ("Straße 5", "STRASSE 5."),
         ("好的。", "好的"),
-        ("ok 👍", "OK👍!"),
+        ("ok 👍", "OK  👍!"),
         ("हाँ।", "हाँ"),
     ],
 )
@@ -35,6 +36,8 @@ def test_case_white_space_and_punctuation_make_no_difference(text: str, same: st
         ("C++", "C"),
         ("5 %", "5"),
         ("papa", "papá"),
+        ("a.b@x.org", "ab@x.org"),
+        ("x != y", "x = y"),
         ("👍", "👎"),
     ],
 )
@@ -49,7 +52,7 @@ def test_a_text_without_words_has_no_hash() -> None:
 
 def test_long_texts_are_compared_as_they_are() -> None:
     assert hash_text("A" * 9_000) != hash_text("a" * 9_000)
-    assert fold("A b.") == "ab"
+    assert fold("A b.") == "a b"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from app.conversations.schemas.conversations import (
     Conversation,
     ConversationCreate,
     ListedConversation,
-    turn_text,
+    readable_text,
 )
 from app.conversations.schemas.history import HistoryPage
 from app.conversations.schemas.listing import ConversationSearch
@@ -319,7 +319,8 @@ async def _read_part(
     bare = turn.model_copy(update={"content": None, "tool_calls": [], "tool_results": []})
     page = HistoryPage(object="list", data=[bare], has_more=False, next_cursor=None, summaries=[], rev=turn.rev)
     shown, _ = fit_texts(page.model_dump(mode="json"), max_bytes=services.max_answer_bytes // 2)
-    part = fit_part(shown, turn_text(turn), start=body.start, length=body.length, max_bytes=services.max_answer_bytes)
+    text, max_bytes = readable_text(turn), services.max_answer_bytes
+    part = fit_part(shown, text, start=body.start, length=body.length, max_bytes=max_bytes)
     return ToolAnswer(part)
 
 

@@ -5,8 +5,9 @@ Each tool accepts a REST schema and calls the service that REST calls. To add on
 """
 
 from dataclasses import replace
+from typing import Final
 
-from app.agents.tools.answers import ToolAnswer, fit_beside, fit_list, fit_texts
+from app.agents.tools.answers import ToolAnswer, answer_bytes, fit_beside, fit_list, fit_texts
 from app.agents.tools.conversations import conversation_tools, found_or_created
 from app.agents.tools.facts import fact_tools
 from app.agents.tools.lifecycle import lifecycle_tools
@@ -28,6 +29,13 @@ from app.memory.longterm.schemas import MemoryQuery, MemoryStore
 from app.tenancy.schemas import Caller
 
 __all__ = ["Group", "Tool", "ToolServices", "all_tools", "error_text", "fit_texts", "raw_tools", "small_tools"]
+
+_BYTES_PER_CHARACTER: Final = 4
+"""Of a text that is sent twice, with its quotes and line ends escaped."""
+_CUT_MEMORIES: Final = (
+    "To keep the answer short, long memories are shown by the passage that has most words of the query: search for"
+    " other words of them to read on, or for fewer memories with top_k."
+)
 
 
 def all_tools() -> tuple[Tool, ...]:
@@ -100,13 +108,16 @@ def _agent_tools() -> tuple[Tool, ...]:
 
 
 async def _recall_memory(services: ToolServices, caller: Caller, body: MemoryQuery) -> ToolAnswer:
-    entries = await services.recall_service.recall_own_memories(caller, body)
-    shown = fit_list(
-        entries.model_dump(mode="json"),
-        "entries",
-        max_bytes=services.max_answer_bytes,
-        how="Ask for fewer entries with top_k to read more of each.",
-    )
+    """Return the entries; if they are too long together, those with long texts by their passages for the query."""
+    found = await services.recall_service.recall_own_memories(caller, body)
+    shown, max_bytes = found.model_dump(mode="json"), services.max_answer_bytes
+    if answer_bytes(shown) > max_bytes:
+        max_characters = max_bytes // _BYTES_PER_CHARACTER // len(found.entries)
+        entries = await services.recall_service.shorten_memories(
+            body.query, found.entries, max_characters=max_characters
+        )
+        shown = found.model_copy(update={"entries": entries}).model_dump(mode="json")
+        shown = {"cut": _CUT_MEMORIES} | fit_list(shown, "entries", max_bytes=max_bytes, how=_CUT_MEMORIES)
     return ToolAnswer(shown)
 
 

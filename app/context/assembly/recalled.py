@@ -4,7 +4,7 @@ A turn that takes more than a quarter of the budget, or has no room whole, is sh
 turns of the window that are cut, the passages that the window does not show are recalled. Equal texts are shown once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from app.context.assembly.recent import RecentTurns
 from app.context.schemas import ContextRequest, RecallScope
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.formats.service import text_of
-from app.index.service import EqualText, equal_text, fold_short
+from app.index.service import fold_short
 from app.recall.schemas import Passage, RecalledTurn
 
 _SHARE_OF_TURN: Final = 4
@@ -65,8 +65,7 @@ class RecalledTurns:
         self._ranked = sorted(parts.recalled, key=lambda part: (-self._gain(part), -part.turn.position, part.turn.id))
         self._is_of_one_conversation = all(part.conversation is None for part in parts.recalled)
         self._lines: dict[str, Line] = {}
-        self._keys: dict[str, EqualText] = {}
-        self._folded: dict[str, str] = {}
+        self._keys: dict[str, tuple[str, str]] = {}
 
     @property
     def max_lines(self) -> int:
@@ -79,9 +78,8 @@ class RecalledTurns:
         chosen: dict[str, RecallCandidate] = {}
         system_texts = {text_of(turn).strip() for unit in plan.units for turn in unit.turns if turn.role is Role.SYSTEM}
         system_texts.add((self._parts.system or "").strip())
-        texts: dict[str, list[CanonicalTurn]] = {}
-        for turn in [turn for unit in plan.units for turn in unit.turns] if self._ranked else ():
-            texts.setdefault(self._letters(turn), []).append(turn)
+        recent = [turn for unit in plan.units for turn in unit.turns] if self._ranked else []
+        shown = {self._key(turn) for turn in recent if self._recent.spans(turn.id) is None}
         for part in self._ranked:
             turn = part.turn
             reason = None
@@ -97,13 +95,13 @@ class RecalledTurns:
                 reason = "the system text has it"
             elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
                 reason = "it has no text to show"
-            elif not is_cut and self._is_shown(turn, texts):
+            elif self._key(turn) in shown:
                 reason = "an equal text is shown"
             elif len(chosen) >= self.max_lines:
                 reason = f"the {self.max_lines} best are enough"
             if reason is None:
                 chosen[turn.id] = RecallCandidate(part, passages, is_cut)
-                texts.setdefault(self._letters(turn), []).append(turn)
+                shown.add(self._key(turn))
             else:
                 reasons.explain("recalled", turn.id, reason)
         return list(chosen.values())
@@ -168,20 +166,10 @@ class RecalledTurns:
             chosen.pop()
         return None
 
-    def _is_shown(self, turn: CanonicalTurn, texts: Mapping[str, Sequence[CanonicalTurn]]) -> bool:
-        """Return whether an equal turn is shown. Only turns with the same letters are read for their speaker."""
-        return any(self._key(other) == self._key(turn) for other in texts.get(self._letters(turn), ()))
-
-    def _letters(self, turn: CanonicalTurn) -> str:
-        letters = self._folded.get(turn.id)
-        if letters is None:
-            text = text_of(turn)
-            letters = self._folded[turn.id] = fold_short(text) or text
-        return letters
-
-    def _key(self, turn: CanonicalTurn) -> EqualText:
-        """Return what equal turns have in common, as in recall."""
+    def _key(self, turn: CanonicalTurn) -> tuple[str, str]:
+        """Return what equal whole turns have in common, as in recall: the words, and the actor of a user's."""
         key = self._keys.get(turn.id)
         if key is None:
-            key = self._keys[turn.id] = equal_text(text_of(turn), turn.actor)
+            text = text_of(turn)
+            key = self._keys[turn.id] = fold_short(text) or text, turn.actor if turn.role is Role.USER else ""
         return key

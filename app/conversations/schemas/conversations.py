@@ -1,6 +1,6 @@
 """Types of conversations and turns: requests and responses."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Generic, Literal, Self, TypeAlias, TypeVar, cast
@@ -465,11 +465,18 @@ def turn_text(turn: Turn) -> str:
 
 def plain_text(turn: TurnLike) -> str:
     """Return the text that is counted and searched: content, names and arguments of tool calls, text of results."""
-    pieces = [content_text(turn.content)]
+    results = [content_text(result.get("content")) for result in turn.tool_results]
+    return "\n".join(filter(None, [content_text(turn.content), *_calls(turn), *results]))
+
+
+def readable_text(turn: Turn) -> str:
+    """Return all that a turn says: its `turn_text`, then the names and arguments of its tool calls."""
+    return "\n".join([turn_text(turn), *_calls(turn)])
+
+
+def _calls(turn: TurnLike) -> Iterator[str]:
     for call in turn.tool_calls:
         function = call.get("function")
         body = function if isinstance(function, dict) else call
         arguments = body.get("arguments", "")
-        pieces.append(f"{body.get('name')} {arguments if isinstance(arguments, str) else json_text(arguments)}")
-    pieces.extend(content_text(result.get("content")) for result in turn.tool_results)
-    return "\n".join(piece for piece in pieces if piece)
+        yield f"{body.get('name')} {arguments if isinstance(arguments, str) else json_text(arguments)}"

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from itertools import chain, islice
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Protocol, cast
 
 from app.formats.schemas import ROLE_NAMES
-from app.index.analyser.cues import Cue, read_cues
+from app.index.analyser.cues import read_cues
 from app.index.analyser.date_words import date_heading
 from app.index.analyser.detection import detect
 from app.index.analyser.languages import DEFAULT, is_latin, language_of_letter, latin_language, read_file, read_language
@@ -33,11 +33,6 @@ _STEMMED_WITH_MARKS = frozenset(["de", "fr", "es", "pt", "it", "nl", "sv", "pl",
 # ASCII that is in no word and changes no character before it: a cut there does not change the words
 _BETWEEN_WORDS = re.compile(r"[\x00-\x26\x28-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f]")
 _SLICE_CHARACTERS = 8192
-_EQUAL_CHARACTERS: Final = 4_000
-"""Characters that show the language of a text, and whether it is in the first person."""
-
-EqualText: TypeAlias = tuple[int | str, str]
-"""The hash of a text, or a text without words itself; and the actor, if it says who speaks."""
 
 
 class Stemmer(Protocol):
@@ -185,7 +180,7 @@ def actor_heading(actor: str, day: str) -> str:
     An actor without a name of its own has that of its role, which is no word of the turn: a query with the word `user`
     does not mean all turns of the user.
     """
-    return day if actor in ROLE_NAMES else f"{actor} {day}"
+    return day if actor.lower() in ROLE_NAMES else f"{actor} {day}"
 
 
 def _short_tsvector(lexemes: Sequence[str]) -> tuple[str, dict[str, int]]:
@@ -238,10 +233,3 @@ def quote_lexeme(lexeme: str) -> str:
 def match_any(lexemes: Sequence[str]) -> str:
     """Return the tsquery that matches any of these lexemes, since a match of all would find next to nothing."""
     return " | ".join(map(quote_lexeme, lexemes))
-
-
-def equal_text(text: str, actor: str) -> EqualText:
-    """Return what a turn has in common with those that say the same: in the first person, only those of its actor."""
-    head = text[:_EQUAL_CHARACTERS]
-    is_of_speaker = read_cues(head, detect(head) or DEFAULT) & Cue.FIRST_PERSON
-    return hash_text(text) or text, actor if is_of_speaker else ""

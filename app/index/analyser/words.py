@@ -22,11 +22,14 @@ _OTHER_SCRIPT = re.compile(
 )
 # the words of text that is ASCII and in lower case, in a third of the time
 _ASCII_WORDS = re.compile(r"[a-z0-9]+")
-# between digits, and before a number, these signs are part of it
-_IN_NUMBER = re.compile(r"((?<=\d)[\s.,:/-]+(?=\d)|(?<!\w)[-.](?=\d))")
-_SIGNS = frozenset("#%&@")
 _DIGIT = re.compile(r"\d")
-_WITHOUT_ASCII_PUNCTUATION = str.maketrans("", "", "".join(map(chr, range(33))) + "!\"'()*,-./:;?[\\]_{}\x7f")
+# the signs of sentences around a word, of several scripts
+_OPENING = "\"'`([{\u00ab\u201c\u201e\u2018\u201a\u2039\u00a1\u00bf\u300c\u300e\u3010\u3008\u300a"
+_CLOSING = (
+    "\"'`)]}\u00bb\u201d\u201c\u203a\u300d\u300f\u3011\u3009\u300b"
+    ".,;:!?\u2026\u3002\u3001\u061f\u060c\u061b\u0964\u0589"
+)
+_DASHES = frozenset("-\u2013\u2014\u2022")
 _SENTENCE_ENDS = re.compile(r"[.!?\u0964\u2026\u3002\uff01\uff1f\u061f]")
 _QUESTION_MARKS = "?\uff1f\u061f"
 
@@ -46,21 +49,17 @@ def strip_marks(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """Return a text without white space, punctuation and case. Signs in numbers remain: 1.5 is not 15.
+    """Return the words of a text without case, and without the signs around them that sentences have.
 
-    Texts that are equal by this say the same.
+    Texts that are equal by this say the same. All other signs remain: 1.5 is not 15, and `a_b.txt` is not `ab.txt`.
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
-    if _DIGIT.search(folded) is None:  # most texts: the split takes several times as long
-        return _without_punctuation(folded)
-    parts = _IN_NUMBER.split(folded)
-    return "".join(part if place % 2 else _without_punctuation(part) for place, part in enumerate(parts))
-
-
-def _without_punctuation(text: str) -> str:
-    if text.isascii():
-        return text.translate(_WITHOUT_ASCII_PUNCTUATION)
-    return "".join(sign for sign in text if sign in _SIGNS or unicodedata.category(sign)[0] not in "PZC")
+    if not folded.isascii():
+        folded = "".join(sign for sign in folded if sign.isspace() or unicodedata.category(sign)[0] != "C")
+    folded = _APOSTROPHES.sub("", folded)
+    tokens = [token.lstrip(_OPENING).rstrip(_CLOSING) for token in folded.split()]
+    dashes = _DASHES if _DIGIT.search(folded) is None else ()
+    return " ".join([token for token in tokens if token and token not in dashes])
 
 
 def has_other_script(text: str) -> bool:

@@ -61,7 +61,7 @@ async def test_a_sample_counts_the_requests_of_each_class(
     assert all(0 <= pool["used"] <= pool["open"] <= pool["size"] for pool in sample["connection_pools"])
     assert sample["jobs"] is None, "no worker runs here"
     assert sample["memory_bytes"] > 10_000_000
-    assert 0 < sample["search_index_bytes"] < 10_000_000
+    assert 0 < sample["search_index_bytes"] < 100_000_000, "other tests of this process search, too"
     [exported] = re.findall(r"^turnkeep_search_index_bytes (\S+)$", (await operator.get("/metrics")).text, re.MULTILINE)
     assert float(exported) == sample["search_index_bytes"]
     everything_is_slow.sample()

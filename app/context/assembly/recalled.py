@@ -82,23 +82,26 @@ class RecalledTurns:
         shown = {self._key(turn) for turn in recent if self._recent.spans(turn.id) is None}
         for part in self._ranked:
             turn = part.turn
-            reason = None
-            passages = without(
-                part.passages or self._parts.passages.get(turn.id, ()), self._recent.spans(turn.id) or ()
-            )
-            is_cut = turn.id in plan.shown and self._recent.spans(turn.id) is not None
             if turn.id in chosen:
                 continue
-            if turn.id in plan.shown and not (is_cut and passages):
+            is_recent = turn.id in plan.shown
+            if len(chosen) >= self.max_lines and not is_recent:
+                reasons.explain("recalled", turn.id, f"the {self.max_lines} best are enough")
+                continue
+            reason = None
+            spans = self._recent.spans(turn.id)
+            passages = without(part.passages or self._parts.passages.get(turn.id, ()), spans or ())
+            is_cut = is_recent and spans is not None
+            if is_recent and not (is_cut and passages):
                 reason = "it is among the recent turns"
             elif turn.role is Role.SYSTEM and text_of(turn).strip() in system_texts:
                 reason = "the system text has it"
             elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
                 reason = "it has no text to show"
-            elif self._key(turn) in shown:
-                reason = "an equal text is shown"
             elif len(chosen) >= self.max_lines:
                 reason = f"the {self.max_lines} best are enough"
+            elif self._key(turn) in shown:
+                reason = "an equal text is shown"
             if reason is None:
                 chosen[turn.id] = RecallCandidate(part, passages, is_cut)
                 shown.add(self._key(turn))

@@ -53,13 +53,17 @@ def fold(text: str) -> str:
 
     Texts that are equal by this say the same. All other signs remain: 1.5 is not 15, and `a_b.txt` is not `ab.txt`.
     """
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    if not folded.isascii():
-        folded = "".join(sign for sign in folded if sign.isspace() or unicodedata.category(sign)[0] != "C")
-    folded = _APOSTROPHES.sub("", folded)
-    tokens = [token.lstrip(_OPENING).rstrip(_CLOSING) for token in folded.split()]
-    dashes = _DASHES if _DIGIT.search(folded) is None else ()
-    return " ".join([token for token in tokens if token and token not in dashes])
+    folded = (text.lower() if text.isascii() else _fold_signs(text)).replace("'", "")
+    tokens = [word if word.isalnum() else word.lstrip(_OPENING).rstrip(_CLOSING) for word in folded.split()]
+    if "" in tokens or not (_DASHES.isdisjoint(tokens) or _DIGIT.search(folded)):
+        dashes = () if _DIGIT.search(folded) else _DASHES
+        tokens = [word for word in tokens if word and word not in dashes]
+    return " ".join(tokens)
+
+
+def _fold_signs(text: str) -> str:
+    folded = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    return "".join([sign for sign in folded if sign.isspace() or unicodedata.category(sign)[0] != "C"])
 
 
 def has_other_script(text: str) -> bool:

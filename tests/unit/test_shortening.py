@@ -337,3 +337,11 @@ def test_the_reason_of_a_shortened_result_ends_with_the_turn_of_its_call() -> No
     made = build([calls(1, "a"), result(2, "a", document()), turn(3, content="go on")], 1000)
     rows = [row.reason for row in made.explain or [] if row.id == "t2" and row.decision == "included"]
     assert rows == ["it is within the recent window, shortened, together with turn t1"]
+
+
+def test_a_text_is_not_cut_where_the_mark_takes_more_tokens_than_it() -> None:
+    def few(text: str) -> int:
+        return 2 if set(text) <= {"a"} else count(text)
+
+    made = shorten(turn(1, content="a" * 40), 0, few)
+    assert (made.turn.content, made.left_out) == ("a" * 40, 0)

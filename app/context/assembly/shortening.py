@@ -76,7 +76,7 @@ def shorten(turn: CanonicalTurn, max_tokens: int, count: Count, *, wanted: Seque
         if is_longer(text, max_tokens, count):
             near = [] if at is None else _within(wanted, at, len(text))
             piece = cut(text, max_tokens, count, total=estimate_tokens(text, count, stored), wanted=near)
-            if len(piece.text) < len(text):
+            if len(piece.text) < len(text) and is_longer(text, count(piece.text), count):  # marks take tokens, too
                 shown, cut_spans = piece.text, piece.spans
                 left_out += piece.left_out
         if at is not None:

@@ -1,4 +1,4 @@
-"""What was imported can be read and changed by every call, whichever optional members its file had."""
+"""Calls can read and change what was imported, with any optional members in its file."""
 
 import json
 from pathlib import Path

@@ -55,10 +55,9 @@ def fold(text: str) -> str:
     """
     folded = (text.lower() if text.isascii() else _fold_signs(text)).replace("'", "")
     tokens = [word if word.isalnum() else word.lstrip(_OPENING).rstrip(_CLOSING) for word in folded.split()]
-    if "" in tokens or not (_DASHES.isdisjoint(tokens) or _DIGIT.search(folded)):
-        dashes = () if _DIGIT.search(folded) else _DASHES
-        tokens = [word for word in tokens if word and word not in dashes]
-    return " ".join(tokens)
+    if not _DASHES.isdisjoint(tokens) and _DIGIT.search(folded) is None:
+        tokens = [word for word in tokens if word not in _DASHES]
+    return " ".join(filter(None, tokens))
 
 
 def _fold_signs(text: str) -> str:

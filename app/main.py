@@ -62,9 +62,9 @@ from app.worker.runner import Worker, add_job_metrics, add_sweep_metrics, workin
 _ROUTERS = tuple(
     module.router
     for module in (
-        docs_pages, pages, conversations, streams, turns, summaries, tokens, websocket, sse, context, recall, facts,
-        memories, lifecycle, generation, chat_completions, openai_conversations, openai_responses, ask, erasures,
-        exports, imports, operations, admin, keys, jobs, audit, embedding_spaces, monitoring, webhooks, health,
+        conversations, turns, context, recall, streams, summaries, tokens, websocket, sse, facts, memories, lifecycle,
+        generation, chat_completions, openai_conversations, openai_responses, ask, erasures, exports, imports,
+        operations, admin, keys, jobs, audit, embedding_spaces, monitoring, webhooks, health, docs_pages, pages,
     )
 )  # fmt: skip
 

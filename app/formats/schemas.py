@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from pydantic import JsonValue
 
@@ -95,7 +95,8 @@ class ToolResult:
     adapter: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+# not frozen, which makes a turn take four times as long to construct: contexts read hundreds
+@dataclass(slots=True)
 class CanonicalTurn:
     """A live turn, as formats and context assembly use it.
 
@@ -129,8 +130,7 @@ class AnsweredCall:
     position: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TurnBlock:
+class TurnBlock(NamedTuple):
     """A turn to render: its own content, then its answered calls. `turn.tool_calls` is not used.
 
     `before` and `after` are turns with the model's own items (reasoning, searches it ran): those that led to this turn,

@@ -7,6 +7,7 @@ is in one unit at most, and a turn in no unit is in `left_out` with the reason.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from app.formats.extra_fields import has_only_items
 from app.formats.parts import has_content
@@ -14,8 +15,7 @@ from app.formats.schemas import AnsweredCall, CanonicalTurn, Kind, Role, ToolCal
 from app.formats.turns import call_key, tool_results_in
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """Turns by position, and their blocks in display order.
 
     `position` is that of the newest turn: a unit enters the window where it became complete. So the newest turn is in
@@ -140,7 +140,7 @@ class _CallPairing:
                 continue
             if index in blocks and turn.role is Role.ASSISTANT:
                 if item_turns:
-                    blocks[index] = replace(blocks[index], before=self._join(item_turns, index))
+                    blocks[index] = blocks[index]._replace(before=self._join(item_turns, index))
                 answer = index
             else:
                 self._end_item_turns(blocks, item_turns, answer)
@@ -152,7 +152,7 @@ class _CallPairing:
         if not item_turns:
             return
         if answer is not None:
-            blocks[answer] = replace(blocks[answer], after=self._join(item_turns, answer))
+            blocks[answer] = blocks[answer]._replace(after=self._join(item_turns, answer))
             return
         for index in item_turns:
             self._omit(self._turns[index], "the turn that follows from it is not shown")

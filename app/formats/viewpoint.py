@@ -15,7 +15,7 @@ from app.formats.units import Unit
 
 def apply_viewpoint(units: Sequence[Unit], actor: str) -> tuple[Unit, ...]:
     """Return the same units, with the roles that they have for this actor."""
-    return tuple(replace(unit, blocks=tuple(_block(block, actor) for block in unit.blocks)) for unit in units)
+    return tuple(unit._replace(blocks=tuple(_block(block, actor) for block in unit.blocks)) for unit in units)
 
 
 def _block(block: TurnBlock, actor: str) -> TurnBlock:
@@ -25,7 +25,7 @@ def _block(block: TurnBlock, actor: str) -> TurnBlock:
     if turn.actor == actor:
         kind = kind_of(Role.ASSISTANT, calls=bool(block.answered))
         adapter = turn.adapter if turn.role is Role.ASSISTANT else None
-        return replace(block, turn=replace(turn, role=Role.ASSISTANT, kind=kind, adapter=adapter))
+        return block._replace(turn=replace(turn, role=Role.ASSISTANT, kind=kind, adapter=adapter))
     # a message in another role is not the one that was given
     content = _content(turn, block.answered)
     return TurnBlock(replace(turn, role=Role.USER, kind=kind_of(Role.USER), content=content, adapter=None))

@@ -294,7 +294,7 @@ def rank(result: SearchResult, question: Question, *, is_calibrated: bool) -> Ra
 
 
 def _weights(question: Question) -> RankingWeights:
-    return replace(DEFAULT_WEIGHTS, **question.configuration)
+    return replace(DEFAULT_WEIGHTS, **question.configuration) if question.configuration else DEFAULT_WEIGHTS
 
 
 def _features(result: SearchResult, query: str, intent: SpeakerIntent) -> EntryFeatures:

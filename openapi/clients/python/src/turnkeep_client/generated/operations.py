@@ -177,90 +177,6 @@ class Operations:
             ),
         )
 
-    def open_turn(
-        self, conversation_id: str, *, body: types.Opening, idempotency_key: str | None = None
-    ) -> types.OpenedTurn:
-        """Open a turn that is written while it streams. No context shows it before its commit."""
-        return cast(
-            "types.OpenedTurn",
-            self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/open",
-                "key",
-                query={},
-                headers={"Idempotency-Key": idempotency_key},
-                body=body,
-            ),
-        )
-
-    def append_chunk(
-        self,
-        conversation_id: str,
-        turn_id: str,
-        *,
-        body: types.Chunk,
-        epoch: int | None = None,
-        durable: bool | None = None,
-    ) -> types.ChunkResult:
-        """Append text to an open turn. The answer is sent when the text is accepted; subscribers see it at once."""
-        return cast(
-            "types.ChunkResult",
-            self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/chunks",
-                "safe",
-                query={"epoch": epoch, "durable": durable},
-                headers={},
-                body=body,
-            ),
-        )
-
-    def commit_turn(
-        self, conversation_id: str, turn_id: str, *, body: types.Ending, epoch: int | None = None
-    ) -> types.Turn:
-        """Commit an open turn: it gets its seq, and recall finds it. A repeat returns the same answer."""
-        return cast(
-            "types.Turn",
-            self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/commit",
-                "safe",
-                query={"epoch": epoch},
-                headers={},
-                body=body,
-            ),
-        )
-
-    def abort_turn(
-        self, conversation_id: str, turn_id: str, *, body: types.Aborting, epoch: int | None = None
-    ) -> types.Turn:
-        """Abort an open turn. The row keeps its text for audit; a repeat changes nothing."""
-        return cast(
-            "types.Turn",
-            self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/abort",
-                "safe",
-                query={"epoch": epoch},
-                headers={},
-                body=body,
-            ),
-        )
-
-    def resume_turn(self, conversation_id: str, turn_id: str, *, body: types.Resuming) -> types.OpenedTurn:
-        """Continue an open turn as the same writer, from `durable_offset`; the previous connection loses the turn."""
-        return cast(
-            "types.OpenedTurn",
-            self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/resume",
-                "safe",
-                query={},
-                headers={},
-                body=body,
-            ),
-        )
-
     def list_turns(
         self,
         conversation_id: str,
@@ -381,6 +297,131 @@ class Operations:
             ),
         )
 
+    def build_context(
+        self, conversation_id: str, *, body: types.ContextRequest, x_agent_id: str | None = None
+    ) -> types.Context:
+        """Build the message list for one model call, never over `token_budget`."""
+        return cast(
+            "types.Context",
+            self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/context",
+                "safe",
+                query={},
+                headers={"X-Agent-Id": x_agent_id},
+                body=body,
+            ),
+        )
+
+    def recall(self, *, body: types.EvaluatedRecall, x_agent_id: str | None = None) -> types.RecallResult:
+        """Search across conversations: the named ones, or all of a project, an owner or the tenant."""
+        return cast(
+            "types.RecallResult",
+            self._transport.request(
+                "POST", "/v1/recall", "safe", query={}, headers={"X-Agent-Id": x_agent_id}, body=body
+            ),
+        )
+
+    def recall_in_conversation(
+        self, conversation_id: str, *, body: types.EvaluatedConversationRecall, x_agent_id: str | None = None
+    ) -> types.RecallResult:
+        """Search within one conversation. `space` and `configuration` are for evaluations, as in `POST /v1/recall`."""
+        return cast(
+            "types.RecallResult",
+            self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/recall",
+                "safe",
+                query={},
+                headers={"X-Agent-Id": x_agent_id},
+                body=body,
+            ),
+        )
+
+    def open_turn(
+        self, conversation_id: str, *, body: types.Opening, idempotency_key: str | None = None
+    ) -> types.OpenedTurn:
+        """Open a turn that is written while it streams. No context shows it before its commit."""
+        return cast(
+            "types.OpenedTurn",
+            self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/open",
+                "key",
+                query={},
+                headers={"Idempotency-Key": idempotency_key},
+                body=body,
+            ),
+        )
+
+    def append_chunk(
+        self,
+        conversation_id: str,
+        turn_id: str,
+        *,
+        body: types.Chunk,
+        epoch: int | None = None,
+        durable: bool | None = None,
+    ) -> types.ChunkResult:
+        """Append text to an open turn. The answer is sent when the text is accepted; subscribers see it at once."""
+        return cast(
+            "types.ChunkResult",
+            self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/chunks",
+                "safe",
+                query={"epoch": epoch, "durable": durable},
+                headers={},
+                body=body,
+            ),
+        )
+
+    def commit_turn(
+        self, conversation_id: str, turn_id: str, *, body: types.Ending, epoch: int | None = None
+    ) -> types.Turn:
+        """Commit an open turn: it gets its seq, and recall finds it. A repeat returns the same answer."""
+        return cast(
+            "types.Turn",
+            self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/commit",
+                "safe",
+                query={"epoch": epoch},
+                headers={},
+                body=body,
+            ),
+        )
+
+    def abort_turn(
+        self, conversation_id: str, turn_id: str, *, body: types.Aborting, epoch: int | None = None
+    ) -> types.Turn:
+        """Abort an open turn. The row keeps its text for audit; a repeat changes nothing."""
+        return cast(
+            "types.Turn",
+            self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/abort",
+                "safe",
+                query={"epoch": epoch},
+                headers={},
+                body=body,
+            ),
+        )
+
+    def resume_turn(self, conversation_id: str, turn_id: str, *, body: types.Resuming) -> types.OpenedTurn:
+        """Continue an open turn as the same writer, from `durable_offset`; the previous connection loses the turn."""
+        return cast(
+            "types.OpenedTurn",
+            self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/resume",
+                "safe",
+                query={},
+                headers={},
+                body=body,
+            ),
+        )
+
     def list_summaries(
         self,
         conversation_id: str,
@@ -485,47 +526,6 @@ class Operations:
         """Revoke every token of this conversation: at once in this process, within the key cache's time in others."""
         self._transport.request(
             "DELETE", f"/v1/conversations/{quote(conversation_id, safe='')}/tokens", "safe", query={}, headers={}
-        )
-
-    def build_context(
-        self, conversation_id: str, *, body: types.ContextRequest, x_agent_id: str | None = None
-    ) -> types.Context:
-        """Build the message list for one model call, never over `token_budget`."""
-        return cast(
-            "types.Context",
-            self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/context",
-                "safe",
-                query={},
-                headers={"X-Agent-Id": x_agent_id},
-                body=body,
-            ),
-        )
-
-    def recall(self, *, body: types.EvaluatedRecall, x_agent_id: str | None = None) -> types.RecallResult:
-        """Search across conversations: the named ones, or all of a project, an owner or the tenant."""
-        return cast(
-            "types.RecallResult",
-            self._transport.request(
-                "POST", "/v1/recall", "safe", query={}, headers={"X-Agent-Id": x_agent_id}, body=body
-            ),
-        )
-
-    def recall_in_conversation(
-        self, conversation_id: str, *, body: types.EvaluatedConversationRecall, x_agent_id: str | None = None
-    ) -> types.RecallResult:
-        """Search within one conversation. `space` and `configuration` are for evaluations, as in `POST /v1/recall`."""
-        return cast(
-            "types.RecallResult",
-            self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/recall",
-                "safe",
-                query={},
-                headers={"X-Agent-Id": x_agent_id},
-                body=body,
-            ),
         )
 
     def list_facts(
@@ -1805,90 +1805,6 @@ class AsyncOperations:
             ),
         )
 
-    async def open_turn(
-        self, conversation_id: str, *, body: types.Opening, idempotency_key: str | None = None
-    ) -> types.OpenedTurn:
-        """Open a turn that is written while it streams. No context shows it before its commit."""
-        return cast(
-            "types.OpenedTurn",
-            await self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/open",
-                "key",
-                query={},
-                headers={"Idempotency-Key": idempotency_key},
-                body=body,
-            ),
-        )
-
-    async def append_chunk(
-        self,
-        conversation_id: str,
-        turn_id: str,
-        *,
-        body: types.Chunk,
-        epoch: int | None = None,
-        durable: bool | None = None,
-    ) -> types.ChunkResult:
-        """Append text to an open turn. The answer is sent when the text is accepted; subscribers see it at once."""
-        return cast(
-            "types.ChunkResult",
-            await self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/chunks",
-                "safe",
-                query={"epoch": epoch, "durable": durable},
-                headers={},
-                body=body,
-            ),
-        )
-
-    async def commit_turn(
-        self, conversation_id: str, turn_id: str, *, body: types.Ending, epoch: int | None = None
-    ) -> types.Turn:
-        """Commit an open turn: it gets its seq, and recall finds it. A repeat returns the same answer."""
-        return cast(
-            "types.Turn",
-            await self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/commit",
-                "safe",
-                query={"epoch": epoch},
-                headers={},
-                body=body,
-            ),
-        )
-
-    async def abort_turn(
-        self, conversation_id: str, turn_id: str, *, body: types.Aborting, epoch: int | None = None
-    ) -> types.Turn:
-        """Abort an open turn. The row keeps its text for audit; a repeat changes nothing."""
-        return cast(
-            "types.Turn",
-            await self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/abort",
-                "safe",
-                query={"epoch": epoch},
-                headers={},
-                body=body,
-            ),
-        )
-
-    async def resume_turn(self, conversation_id: str, turn_id: str, *, body: types.Resuming) -> types.OpenedTurn:
-        """Continue an open turn as the same writer, from `durable_offset`; the previous connection loses the turn."""
-        return cast(
-            "types.OpenedTurn",
-            await self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/resume",
-                "safe",
-                query={},
-                headers={},
-                body=body,
-            ),
-        )
-
     async def list_turns(
         self,
         conversation_id: str,
@@ -2011,6 +1927,131 @@ class AsyncOperations:
             ),
         )
 
+    async def build_context(
+        self, conversation_id: str, *, body: types.ContextRequest, x_agent_id: str | None = None
+    ) -> types.Context:
+        """Build the message list for one model call, never over `token_budget`."""
+        return cast(
+            "types.Context",
+            await self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/context",
+                "safe",
+                query={},
+                headers={"X-Agent-Id": x_agent_id},
+                body=body,
+            ),
+        )
+
+    async def recall(self, *, body: types.EvaluatedRecall, x_agent_id: str | None = None) -> types.RecallResult:
+        """Search across conversations: the named ones, or all of a project, an owner or the tenant."""
+        return cast(
+            "types.RecallResult",
+            await self._transport.request(
+                "POST", "/v1/recall", "safe", query={}, headers={"X-Agent-Id": x_agent_id}, body=body
+            ),
+        )
+
+    async def recall_in_conversation(
+        self, conversation_id: str, *, body: types.EvaluatedConversationRecall, x_agent_id: str | None = None
+    ) -> types.RecallResult:
+        """Search within one conversation. `space` and `configuration` are for evaluations, as in `POST /v1/recall`."""
+        return cast(
+            "types.RecallResult",
+            await self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/recall",
+                "safe",
+                query={},
+                headers={"X-Agent-Id": x_agent_id},
+                body=body,
+            ),
+        )
+
+    async def open_turn(
+        self, conversation_id: str, *, body: types.Opening, idempotency_key: str | None = None
+    ) -> types.OpenedTurn:
+        """Open a turn that is written while it streams. No context shows it before its commit."""
+        return cast(
+            "types.OpenedTurn",
+            await self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/open",
+                "key",
+                query={},
+                headers={"Idempotency-Key": idempotency_key},
+                body=body,
+            ),
+        )
+
+    async def append_chunk(
+        self,
+        conversation_id: str,
+        turn_id: str,
+        *,
+        body: types.Chunk,
+        epoch: int | None = None,
+        durable: bool | None = None,
+    ) -> types.ChunkResult:
+        """Append text to an open turn. The answer is sent when the text is accepted; subscribers see it at once."""
+        return cast(
+            "types.ChunkResult",
+            await self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/chunks",
+                "safe",
+                query={"epoch": epoch, "durable": durable},
+                headers={},
+                body=body,
+            ),
+        )
+
+    async def commit_turn(
+        self, conversation_id: str, turn_id: str, *, body: types.Ending, epoch: int | None = None
+    ) -> types.Turn:
+        """Commit an open turn: it gets its seq, and recall finds it. A repeat returns the same answer."""
+        return cast(
+            "types.Turn",
+            await self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/commit",
+                "safe",
+                query={"epoch": epoch},
+                headers={},
+                body=body,
+            ),
+        )
+
+    async def abort_turn(
+        self, conversation_id: str, turn_id: str, *, body: types.Aborting, epoch: int | None = None
+    ) -> types.Turn:
+        """Abort an open turn. The row keeps its text for audit; a repeat changes nothing."""
+        return cast(
+            "types.Turn",
+            await self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/abort",
+                "safe",
+                query={"epoch": epoch},
+                headers={},
+                body=body,
+            ),
+        )
+
+    async def resume_turn(self, conversation_id: str, turn_id: str, *, body: types.Resuming) -> types.OpenedTurn:
+        """Continue an open turn as the same writer, from `durable_offset`; the previous connection loses the turn."""
+        return cast(
+            "types.OpenedTurn",
+            await self._transport.request(
+                "POST",
+                f"/v1/conversations/{quote(conversation_id, safe='')}/turns/{quote(turn_id, safe='')}/resume",
+                "safe",
+                query={},
+                headers={},
+                body=body,
+            ),
+        )
+
     async def list_summaries(
         self,
         conversation_id: str,
@@ -2115,47 +2156,6 @@ class AsyncOperations:
         """Revoke every token of this conversation: at once in this process, within the key cache's time in others."""
         await self._transport.request(
             "DELETE", f"/v1/conversations/{quote(conversation_id, safe='')}/tokens", "safe", query={}, headers={}
-        )
-
-    async def build_context(
-        self, conversation_id: str, *, body: types.ContextRequest, x_agent_id: str | None = None
-    ) -> types.Context:
-        """Build the message list for one model call, never over `token_budget`."""
-        return cast(
-            "types.Context",
-            await self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/context",
-                "safe",
-                query={},
-                headers={"X-Agent-Id": x_agent_id},
-                body=body,
-            ),
-        )
-
-    async def recall(self, *, body: types.EvaluatedRecall, x_agent_id: str | None = None) -> types.RecallResult:
-        """Search across conversations: the named ones, or all of a project, an owner or the tenant."""
-        return cast(
-            "types.RecallResult",
-            await self._transport.request(
-                "POST", "/v1/recall", "safe", query={}, headers={"X-Agent-Id": x_agent_id}, body=body
-            ),
-        )
-
-    async def recall_in_conversation(
-        self, conversation_id: str, *, body: types.EvaluatedConversationRecall, x_agent_id: str | None = None
-    ) -> types.RecallResult:
-        """Search within one conversation. `space` and `configuration` are for evaluations, as in `POST /v1/recall`."""
-        return cast(
-            "types.RecallResult",
-            await self._transport.request(
-                "POST",
-                f"/v1/conversations/{quote(conversation_id, safe='')}/recall",
-                "safe",
-                query={},
-                headers={"X-Agent-Id": x_agent_id},
-                body=body,
-            ),
         )
 
     async def list_facts(

@@ -230,101 +230,6 @@ export class Operations extends HeyApiClient {
     }
     
     /**
-     * Open Turn
-     *
-     * Open a turn that is written while it streams. No context shows it before its commit.
-     */
-    public openTurn<ThrowOnError extends boolean = true>(options: Options<OpenTurnData, ThrowOnError>): RequestResult<OpenTurnResponses, OpenTurnErrors, ThrowOnError, 'data'> {
-        return (options.client ?? this.client).post<OpenTurnResponses, OpenTurnErrors, ThrowOnError, 'data'>({
-            responseStyle: 'data',
-            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
-            url: '/v1/conversations/{conversation_id}/turns/open',
-            ...options,
-            headers: {
-                'Content-Type': 'application/json',
-                ...options.headers
-            }
-        });
-    }
-    
-    /**
-     * Append Chunk
-     *
-     * Append text to an open turn. The answer is sent when the text is accepted; subscribers see it at once.
-     *
-     * `durable_offset` is the length that survives a crash. Keep the rest until a later answer covers it, and send it
-     * again from `expected_offset` after a 409 `stream_gap`. With `durable=true` the answer is sent when the text is
-     * durable, which takes a quarter of a second because writes are batched; the same holds for the first text of a part
-     * of a tool call. A repeat changes nothing. A commit stores all accepted text, or is refused with 409 `stream_gap`.
-     */
-    public appendChunk<ThrowOnError extends boolean = true>(options: Options<AppendChunkData, ThrowOnError>): RequestResult<AppendChunkResponses, AppendChunkErrors, ThrowOnError, 'data'> {
-        return (options.client ?? this.client).post<AppendChunkResponses, AppendChunkErrors, ThrowOnError, 'data'>({
-            responseStyle: 'data',
-            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
-            url: '/v1/conversations/{conversation_id}/turns/{turn_id}/chunks',
-            ...options,
-            headers: {
-                'Content-Type': 'application/json',
-                ...options.headers
-            }
-        });
-    }
-    
-    /**
-     * Commit Turn
-     *
-     * Commit an open turn: it gets its seq, and recall finds it. A repeat returns the same answer.
-     */
-    public commitTurn<ThrowOnError extends boolean = true>(options: Options<CommitTurnData, ThrowOnError>): RequestResult<CommitTurnResponses, CommitTurnErrors, ThrowOnError, 'data'> {
-        return (options.client ?? this.client).post<CommitTurnResponses, CommitTurnErrors, ThrowOnError, 'data'>({
-            responseStyle: 'data',
-            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
-            url: '/v1/conversations/{conversation_id}/turns/{turn_id}/commit',
-            ...options,
-            headers: {
-                'Content-Type': 'application/json',
-                ...options.headers
-            }
-        });
-    }
-    
-    /**
-     * Abort Turn
-     *
-     * Abort an open turn. The row keeps its text for audit; a repeat changes nothing.
-     */
-    public abortTurn<ThrowOnError extends boolean = true>(options: Options<AbortTurnData, ThrowOnError>): RequestResult<AbortTurnResponses, AbortTurnErrors, ThrowOnError, 'data'> {
-        return (options.client ?? this.client).post<AbortTurnResponses, AbortTurnErrors, ThrowOnError, 'data'>({
-            responseStyle: 'data',
-            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
-            url: '/v1/conversations/{conversation_id}/turns/{turn_id}/abort',
-            ...options,
-            headers: {
-                'Content-Type': 'application/json',
-                ...options.headers
-            }
-        });
-    }
-    
-    /**
-     * Resume Turn
-     *
-     * Continue an open turn as the same writer, from `durable_offset`; the previous connection loses the turn.
-     */
-    public resumeTurn<ThrowOnError extends boolean = true>(options: Options<ResumeTurnData, ThrowOnError>): RequestResult<ResumeTurnResponses, ResumeTurnErrors, ThrowOnError, 'data'> {
-        return (options.client ?? this.client).post<ResumeTurnResponses, ResumeTurnErrors, ThrowOnError, 'data'>({
-            responseStyle: 'data',
-            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
-            url: '/v1/conversations/{conversation_id}/turns/{turn_id}/resume',
-            ...options,
-            headers: {
-                'Content-Type': 'application/json',
-                ...options.headers
-            }
-        });
-    }
-    
-    /**
      * Erase Turns
      *
      * Erase the content of 1 to 500 turns, all or none, with everything derived from it. Tombstones stay.
@@ -436,6 +341,157 @@ export class Operations extends HeyApiClient {
             responseStyle: 'data',
             security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
             url: '/v1/conversations/{conversation_id}/turns/{turn_id}/revisions',
+            ...options,
+            headers: {
+                'Content-Type': 'application/json',
+                ...options.headers
+            }
+        });
+    }
+    
+    /**
+     * Build Context
+     *
+     * Build the message list for one model call, never over `token_budget`.
+     */
+    public buildContext<ThrowOnError extends boolean = true>(options: Options<BuildContextData, ThrowOnError>): RequestResult<BuildContextResponses, BuildContextErrors, ThrowOnError, 'data'> {
+        return (options.client ?? this.client).post<BuildContextResponses, BuildContextErrors, ThrowOnError, 'data'>({
+            responseStyle: 'data',
+            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
+            url: '/v1/conversations/{conversation_id}/context',
+            ...options,
+            headers: {
+                'Content-Type': 'application/json',
+                ...options.headers
+            }
+        });
+    }
+    
+    /**
+     * Recall
+     *
+     * Search across conversations: the named ones, or all of a project, an owner or the tenant.
+     *
+     * `space` and `configuration` are for evaluations, and need the scope `admin` or `operator`.
+     */
+    public recall<ThrowOnError extends boolean = true>(options: Options<RecallData, ThrowOnError>): RequestResult<RecallResponses, RecallErrors, ThrowOnError, 'data'> {
+        return (options.client ?? this.client).post<RecallResponses, RecallErrors, ThrowOnError, 'data'>({
+            responseStyle: 'data',
+            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
+            url: '/v1/recall',
+            ...options,
+            headers: {
+                'Content-Type': 'application/json',
+                ...options.headers
+            }
+        });
+    }
+    
+    /**
+     * Recall In Conversation
+     *
+     * Search within one conversation. `space` and `configuration` are for evaluations, as in `POST /v1/recall`.
+     */
+    public recallInConversation<ThrowOnError extends boolean = true>(options: Options<RecallInConversationData, ThrowOnError>): RequestResult<RecallInConversationResponses, RecallInConversationErrors, ThrowOnError, 'data'> {
+        return (options.client ?? this.client).post<RecallInConversationResponses, RecallInConversationErrors, ThrowOnError, 'data'>({
+            responseStyle: 'data',
+            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
+            url: '/v1/conversations/{conversation_id}/recall',
+            ...options,
+            headers: {
+                'Content-Type': 'application/json',
+                ...options.headers
+            }
+        });
+    }
+    
+    /**
+     * Open Turn
+     *
+     * Open a turn that is written while it streams. No context shows it before its commit.
+     */
+    public openTurn<ThrowOnError extends boolean = true>(options: Options<OpenTurnData, ThrowOnError>): RequestResult<OpenTurnResponses, OpenTurnErrors, ThrowOnError, 'data'> {
+        return (options.client ?? this.client).post<OpenTurnResponses, OpenTurnErrors, ThrowOnError, 'data'>({
+            responseStyle: 'data',
+            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
+            url: '/v1/conversations/{conversation_id}/turns/open',
+            ...options,
+            headers: {
+                'Content-Type': 'application/json',
+                ...options.headers
+            }
+        });
+    }
+    
+    /**
+     * Append Chunk
+     *
+     * Append text to an open turn. The answer is sent when the text is accepted; subscribers see it at once.
+     *
+     * `durable_offset` is the length that survives a crash. Keep the rest until a later answer covers it, and send it
+     * again from `expected_offset` after a 409 `stream_gap`. With `durable=true` the answer is sent when the text is
+     * durable, which takes a quarter of a second because writes are batched; the same holds for the first text of a part
+     * of a tool call. A repeat changes nothing. A commit stores all accepted text, or is refused with 409 `stream_gap`.
+     */
+    public appendChunk<ThrowOnError extends boolean = true>(options: Options<AppendChunkData, ThrowOnError>): RequestResult<AppendChunkResponses, AppendChunkErrors, ThrowOnError, 'data'> {
+        return (options.client ?? this.client).post<AppendChunkResponses, AppendChunkErrors, ThrowOnError, 'data'>({
+            responseStyle: 'data',
+            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
+            url: '/v1/conversations/{conversation_id}/turns/{turn_id}/chunks',
+            ...options,
+            headers: {
+                'Content-Type': 'application/json',
+                ...options.headers
+            }
+        });
+    }
+    
+    /**
+     * Commit Turn
+     *
+     * Commit an open turn: it gets its seq, and recall finds it. A repeat returns the same answer.
+     */
+    public commitTurn<ThrowOnError extends boolean = true>(options: Options<CommitTurnData, ThrowOnError>): RequestResult<CommitTurnResponses, CommitTurnErrors, ThrowOnError, 'data'> {
+        return (options.client ?? this.client).post<CommitTurnResponses, CommitTurnErrors, ThrowOnError, 'data'>({
+            responseStyle: 'data',
+            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
+            url: '/v1/conversations/{conversation_id}/turns/{turn_id}/commit',
+            ...options,
+            headers: {
+                'Content-Type': 'application/json',
+                ...options.headers
+            }
+        });
+    }
+    
+    /**
+     * Abort Turn
+     *
+     * Abort an open turn. The row keeps its text for audit; a repeat changes nothing.
+     */
+    public abortTurn<ThrowOnError extends boolean = true>(options: Options<AbortTurnData, ThrowOnError>): RequestResult<AbortTurnResponses, AbortTurnErrors, ThrowOnError, 'data'> {
+        return (options.client ?? this.client).post<AbortTurnResponses, AbortTurnErrors, ThrowOnError, 'data'>({
+            responseStyle: 'data',
+            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
+            url: '/v1/conversations/{conversation_id}/turns/{turn_id}/abort',
+            ...options,
+            headers: {
+                'Content-Type': 'application/json',
+                ...options.headers
+            }
+        });
+    }
+    
+    /**
+     * Resume Turn
+     *
+     * Continue an open turn as the same writer, from `durable_offset`; the previous connection loses the turn.
+     */
+    public resumeTurn<ThrowOnError extends boolean = true>(options: Options<ResumeTurnData, ThrowOnError>): RequestResult<ResumeTurnResponses, ResumeTurnErrors, ThrowOnError, 'data'> {
+        return (options.client ?? this.client).post<ResumeTurnResponses, ResumeTurnErrors, ThrowOnError, 'data'>({
+            responseStyle: 'data',
+            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
+            url: '/v1/conversations/{conversation_id}/turns/{turn_id}/resume',
             ...options,
             headers: {
                 'Content-Type': 'application/json',
@@ -603,62 +659,6 @@ export class Operations extends HeyApiClient {
             security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
             url: '/v1/events',
             ...options
-        });
-    }
-    
-    /**
-     * Build Context
-     *
-     * Build the message list for one model call, never over `token_budget`.
-     */
-    public buildContext<ThrowOnError extends boolean = true>(options: Options<BuildContextData, ThrowOnError>): RequestResult<BuildContextResponses, BuildContextErrors, ThrowOnError, 'data'> {
-        return (options.client ?? this.client).post<BuildContextResponses, BuildContextErrors, ThrowOnError, 'data'>({
-            responseStyle: 'data',
-            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
-            url: '/v1/conversations/{conversation_id}/context',
-            ...options,
-            headers: {
-                'Content-Type': 'application/json',
-                ...options.headers
-            }
-        });
-    }
-    
-    /**
-     * Recall
-     *
-     * Search across conversations: the named ones, or all of a project, an owner or the tenant.
-     *
-     * `space` and `configuration` are for evaluations, and need the scope `admin` or `operator`.
-     */
-    public recall<ThrowOnError extends boolean = true>(options: Options<RecallData, ThrowOnError>): RequestResult<RecallResponses, RecallErrors, ThrowOnError, 'data'> {
-        return (options.client ?? this.client).post<RecallResponses, RecallErrors, ThrowOnError, 'data'>({
-            responseStyle: 'data',
-            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
-            url: '/v1/recall',
-            ...options,
-            headers: {
-                'Content-Type': 'application/json',
-                ...options.headers
-            }
-        });
-    }
-    
-    /**
-     * Recall In Conversation
-     *
-     * Search within one conversation. `space` and `configuration` are for evaluations, as in `POST /v1/recall`.
-     */
-    public recallInConversation<ThrowOnError extends boolean = true>(options: Options<RecallInConversationData, ThrowOnError>): RequestResult<RecallInConversationResponses, RecallInConversationErrors, ThrowOnError, 'data'> {
-        return (options.client ?? this.client).post<RecallInConversationResponses, RecallInConversationErrors, ThrowOnError, 'data'>({
-            responseStyle: 'data',
-            security: [{ scheme: 'bearer', type: 'http' }, { name: 'X-API-Key', type: 'apiKey' }],
-            url: '/v1/conversations/{conversation_id}/recall',
-            ...options,
-            headers: {
-                'Content-Type': 'application/json',
-                ...options.headers
-            }
         });
     }
     

@@ -8859,449 +8859,6 @@ export type RestoreConversationResponses = {
 
 export type RestoreConversationResponse = RestoreConversationResponses[keyof RestoreConversationResponses];
 
-export type OpenTurnData = {
-    body: Opening;
-    headers?: {
-        /**
-         * Idempotency-Key
-         *
-         * The same key and body within 24 hours gives the first answer and stores nothing again.
-         */
-        'Idempotency-Key'?: string | null;
-    };
-    path: {
-        /**
-         * Conversation Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        conversation_id: string;
-    };
-    query?: never;
-    url: '/v1/conversations/{conversation_id}/turns/open';
-};
-
-export type OpenTurnErrors = {
-    /**
-     * Bad Request
-     */
-    400: Problem;
-    /**
-     * Unauthorized
-     */
-    401: Problem;
-    /**
-     * Forbidden
-     */
-    403: Problem;
-    /**
-     * Not Found
-     */
-    404: Problem;
-    /**
-     * Request Timeout
-     */
-    408: Problem;
-    /**
-     * Conflict
-     */
-    409: Problem;
-    /**
-     * Request Entity Too Large
-     */
-    413: Problem;
-    /**
-     * Unsupported Media Type
-     */
-    415: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
-     * Too Many Requests
-     */
-    429: Problem;
-    /**
-     * Request Header Fields Too Large
-     */
-    431: Problem;
-    /**
-     * Service Unavailable
-     */
-    503: Problem;
-};
-
-export type OpenTurnError = OpenTurnErrors[keyof OpenTurnErrors];
-
-export type OpenTurnResponses = {
-    /**
-     * This turn was opened before, and is still open.
-     */
-    200: OpenedTurn;
-    /**
-     * Successful Response
-     */
-    201: OpenedTurn;
-};
-
-export type OpenTurnResponse = OpenTurnResponses[keyof OpenTurnResponses];
-
-export type AppendChunkData = {
-    body: Chunk;
-    path: {
-        /**
-         * Conversation Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        conversation_id: string;
-        /**
-         * Turn Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        turn_id: string;
-    };
-    query?: {
-        /**
-         * Epoch
-         *
-         * The `epoch` that open or resume gave; needed only by another key.
-         */
-        epoch?: number | null;
-        /**
-         * Durable
-         *
-         * Answer only when the text is durable, not when it is taken.
-         */
-        durable?: boolean;
-    };
-    url: '/v1/conversations/{conversation_id}/turns/{turn_id}/chunks';
-};
-
-export type AppendChunkErrors = {
-    /**
-     * Bad Request
-     */
-    400: Problem;
-    /**
-     * Unauthorized
-     */
-    401: Problem;
-    /**
-     * Forbidden
-     */
-    403: Problem;
-    /**
-     * Not Found
-     */
-    404: Problem;
-    /**
-     * Request Timeout
-     */
-    408: Problem;
-    /**
-     * Conflict
-     */
-    409: Problem;
-    /**
-     * Request Entity Too Large
-     */
-    413: Problem;
-    /**
-     * Unsupported Media Type
-     */
-    415: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
-     * Too Many Requests
-     */
-    429: Problem;
-    /**
-     * Request Header Fields Too Large
-     */
-    431: Problem;
-    /**
-     * Service Unavailable
-     */
-    503: Problem;
-};
-
-export type AppendChunkError = AppendChunkErrors[keyof AppendChunkErrors];
-
-export type AppendChunkResponses = {
-    /**
-     * Successful Response
-     */
-    200: ChunkResult;
-};
-
-export type AppendChunkResponse = AppendChunkResponses[keyof AppendChunkResponses];
-
-export type CommitTurnData = {
-    body: Ending;
-    path: {
-        /**
-         * Conversation Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        conversation_id: string;
-        /**
-         * Turn Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        turn_id: string;
-    };
-    query?: {
-        /**
-         * Epoch
-         *
-         * The `epoch` that open or resume gave; needed only by another key.
-         */
-        epoch?: number | null;
-    };
-    url: '/v1/conversations/{conversation_id}/turns/{turn_id}/commit';
-};
-
-export type CommitTurnErrors = {
-    /**
-     * Bad Request
-     */
-    400: Problem;
-    /**
-     * Unauthorized
-     */
-    401: Problem;
-    /**
-     * Forbidden
-     */
-    403: Problem;
-    /**
-     * Not Found
-     */
-    404: Problem;
-    /**
-     * Request Timeout
-     */
-    408: Problem;
-    /**
-     * Conflict
-     */
-    409: Problem;
-    /**
-     * Request Entity Too Large
-     */
-    413: Problem;
-    /**
-     * Unsupported Media Type
-     */
-    415: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
-     * Too Many Requests
-     */
-    429: Problem;
-    /**
-     * Request Header Fields Too Large
-     */
-    431: Problem;
-    /**
-     * Service Unavailable
-     */
-    503: Problem;
-};
-
-export type CommitTurnError = CommitTurnErrors[keyof CommitTurnErrors];
-
-export type CommitTurnResponses = {
-    /**
-     * Successful Response
-     */
-    200: Turn;
-};
-
-export type CommitTurnResponse = CommitTurnResponses[keyof CommitTurnResponses];
-
-export type AbortTurnData = {
-    body: Aborting;
-    path: {
-        /**
-         * Conversation Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        conversation_id: string;
-        /**
-         * Turn Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        turn_id: string;
-    };
-    query?: {
-        /**
-         * Epoch
-         *
-         * The `epoch` that open or resume gave; needed only by another key.
-         */
-        epoch?: number | null;
-    };
-    url: '/v1/conversations/{conversation_id}/turns/{turn_id}/abort';
-};
-
-export type AbortTurnErrors = {
-    /**
-     * Bad Request
-     */
-    400: Problem;
-    /**
-     * Unauthorized
-     */
-    401: Problem;
-    /**
-     * Forbidden
-     */
-    403: Problem;
-    /**
-     * Not Found
-     */
-    404: Problem;
-    /**
-     * Request Timeout
-     */
-    408: Problem;
-    /**
-     * Conflict
-     */
-    409: Problem;
-    /**
-     * Request Entity Too Large
-     */
-    413: Problem;
-    /**
-     * Unsupported Media Type
-     */
-    415: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
-     * Too Many Requests
-     */
-    429: Problem;
-    /**
-     * Request Header Fields Too Large
-     */
-    431: Problem;
-    /**
-     * Service Unavailable
-     */
-    503: Problem;
-};
-
-export type AbortTurnError = AbortTurnErrors[keyof AbortTurnErrors];
-
-export type AbortTurnResponses = {
-    /**
-     * Successful Response
-     */
-    200: Turn;
-};
-
-export type AbortTurnResponse = AbortTurnResponses[keyof AbortTurnResponses];
-
-export type ResumeTurnData = {
-    body: Resuming;
-    path: {
-        /**
-         * Conversation Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        conversation_id: string;
-        /**
-         * Turn Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        turn_id: string;
-    };
-    query?: never;
-    url: '/v1/conversations/{conversation_id}/turns/{turn_id}/resume';
-};
-
-export type ResumeTurnErrors = {
-    /**
-     * Bad Request
-     */
-    400: Problem;
-    /**
-     * Unauthorized
-     */
-    401: Problem;
-    /**
-     * Forbidden
-     */
-    403: Problem;
-    /**
-     * Not Found
-     */
-    404: Problem;
-    /**
-     * Request Timeout
-     */
-    408: Problem;
-    /**
-     * Conflict
-     */
-    409: Problem;
-    /**
-     * Request Entity Too Large
-     */
-    413: Problem;
-    /**
-     * Unsupported Media Type
-     */
-    415: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
-     * Too Many Requests
-     */
-    429: Problem;
-    /**
-     * Request Header Fields Too Large
-     */
-    431: Problem;
-    /**
-     * Service Unavailable
-     */
-    503: Problem;
-};
-
-export type ResumeTurnError = ResumeTurnErrors[keyof ResumeTurnErrors];
-
-export type ResumeTurnResponses = {
-    /**
-     * Successful Response
-     */
-    200: OpenedTurn;
-};
-
-export type ResumeTurnResponse = ResumeTurnResponses[keyof ResumeTurnResponses];
-
 export type EraseTurnsData = {
     body?: never;
     path: {
@@ -9870,6 +9427,698 @@ export type ReviseTurnResponses = {
 };
 
 export type ReviseTurnResponse = ReviseTurnResponses[keyof ReviseTurnResponses];
+
+export type BuildContextData = {
+    body: ContextRequest;
+    headers?: {
+        /**
+         * X-Agent-Id
+         *
+         * The calling agent, if the key does not name one; default: `default`.
+         */
+        'X-Agent-Id'?: string | null;
+    };
+    path: {
+        /**
+         * Conversation Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        conversation_id: string;
+    };
+    query?: never;
+    url: '/v1/conversations/{conversation_id}/context';
+};
+
+export type BuildContextErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Request Timeout
+     */
+    408: Problem;
+    /**
+     * Request Entity Too Large
+     */
+    413: Problem;
+    /**
+     * Unsupported Media Type
+     */
+    415: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type BuildContextError = BuildContextErrors[keyof BuildContextErrors];
+
+export type BuildContextResponses = {
+    /**
+     * Successful Response
+     */
+    200: Context;
+};
+
+export type BuildContextResponse = BuildContextResponses[keyof BuildContextResponses];
+
+export type RecallData = {
+    body: EvaluatedRecall;
+    headers?: {
+        /**
+         * X-Agent-Id
+         *
+         * The calling agent, if the key does not name one; default: `default`.
+         */
+        'X-Agent-Id'?: string | null;
+    };
+    path?: never;
+    query?: never;
+    url: '/v1/recall';
+};
+
+export type RecallErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Request Timeout
+     */
+    408: Problem;
+    /**
+     * Conflict
+     */
+    409: Problem;
+    /**
+     * Request Entity Too Large
+     */
+    413: Problem;
+    /**
+     * Unsupported Media Type
+     */
+    415: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Bad Gateway
+     */
+    502: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type RecallError = RecallErrors[keyof RecallErrors];
+
+export type RecallResponses = {
+    /**
+     * Hits, best first. With `Accept: application/x-ndjson` one hit per line, the last line the end.
+     */
+    200: RecallResult;
+};
+
+export type RecallResponse = RecallResponses[keyof RecallResponses];
+
+export type RecallInConversationData = {
+    body: EvaluatedConversationRecall;
+    headers?: {
+        /**
+         * X-Agent-Id
+         *
+         * The calling agent, if the key does not name one; default: `default`.
+         */
+        'X-Agent-Id'?: string | null;
+    };
+    path: {
+        /**
+         * Conversation Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        conversation_id: string;
+    };
+    query?: never;
+    url: '/v1/conversations/{conversation_id}/recall';
+};
+
+export type RecallInConversationErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Request Timeout
+     */
+    408: Problem;
+    /**
+     * Conflict
+     */
+    409: Problem;
+    /**
+     * Request Entity Too Large
+     */
+    413: Problem;
+    /**
+     * Unsupported Media Type
+     */
+    415: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Bad Gateway
+     */
+    502: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type RecallInConversationError = RecallInConversationErrors[keyof RecallInConversationErrors];
+
+export type RecallInConversationResponses = {
+    /**
+     * Hits, best first. With `Accept: application/x-ndjson` one hit per line, the last line the end.
+     */
+    200: RecallResult;
+};
+
+export type RecallInConversationResponse = RecallInConversationResponses[keyof RecallInConversationResponses];
+
+export type OpenTurnData = {
+    body: Opening;
+    headers?: {
+        /**
+         * Idempotency-Key
+         *
+         * The same key and body within 24 hours gives the first answer and stores nothing again.
+         */
+        'Idempotency-Key'?: string | null;
+    };
+    path: {
+        /**
+         * Conversation Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        conversation_id: string;
+    };
+    query?: never;
+    url: '/v1/conversations/{conversation_id}/turns/open';
+};
+
+export type OpenTurnErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Request Timeout
+     */
+    408: Problem;
+    /**
+     * Conflict
+     */
+    409: Problem;
+    /**
+     * Request Entity Too Large
+     */
+    413: Problem;
+    /**
+     * Unsupported Media Type
+     */
+    415: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type OpenTurnError = OpenTurnErrors[keyof OpenTurnErrors];
+
+export type OpenTurnResponses = {
+    /**
+     * This turn was opened before, and is still open.
+     */
+    200: OpenedTurn;
+    /**
+     * Successful Response
+     */
+    201: OpenedTurn;
+};
+
+export type OpenTurnResponse = OpenTurnResponses[keyof OpenTurnResponses];
+
+export type AppendChunkData = {
+    body: Chunk;
+    path: {
+        /**
+         * Conversation Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        conversation_id: string;
+        /**
+         * Turn Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        turn_id: string;
+    };
+    query?: {
+        /**
+         * Epoch
+         *
+         * The `epoch` that open or resume gave; needed only by another key.
+         */
+        epoch?: number | null;
+        /**
+         * Durable
+         *
+         * Answer only when the text is durable, not when it is taken.
+         */
+        durable?: boolean;
+    };
+    url: '/v1/conversations/{conversation_id}/turns/{turn_id}/chunks';
+};
+
+export type AppendChunkErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Request Timeout
+     */
+    408: Problem;
+    /**
+     * Conflict
+     */
+    409: Problem;
+    /**
+     * Request Entity Too Large
+     */
+    413: Problem;
+    /**
+     * Unsupported Media Type
+     */
+    415: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type AppendChunkError = AppendChunkErrors[keyof AppendChunkErrors];
+
+export type AppendChunkResponses = {
+    /**
+     * Successful Response
+     */
+    200: ChunkResult;
+};
+
+export type AppendChunkResponse = AppendChunkResponses[keyof AppendChunkResponses];
+
+export type CommitTurnData = {
+    body: Ending;
+    path: {
+        /**
+         * Conversation Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        conversation_id: string;
+        /**
+         * Turn Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        turn_id: string;
+    };
+    query?: {
+        /**
+         * Epoch
+         *
+         * The `epoch` that open or resume gave; needed only by another key.
+         */
+        epoch?: number | null;
+    };
+    url: '/v1/conversations/{conversation_id}/turns/{turn_id}/commit';
+};
+
+export type CommitTurnErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Request Timeout
+     */
+    408: Problem;
+    /**
+     * Conflict
+     */
+    409: Problem;
+    /**
+     * Request Entity Too Large
+     */
+    413: Problem;
+    /**
+     * Unsupported Media Type
+     */
+    415: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type CommitTurnError = CommitTurnErrors[keyof CommitTurnErrors];
+
+export type CommitTurnResponses = {
+    /**
+     * Successful Response
+     */
+    200: Turn;
+};
+
+export type CommitTurnResponse = CommitTurnResponses[keyof CommitTurnResponses];
+
+export type AbortTurnData = {
+    body: Aborting;
+    path: {
+        /**
+         * Conversation Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        conversation_id: string;
+        /**
+         * Turn Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        turn_id: string;
+    };
+    query?: {
+        /**
+         * Epoch
+         *
+         * The `epoch` that open or resume gave; needed only by another key.
+         */
+        epoch?: number | null;
+    };
+    url: '/v1/conversations/{conversation_id}/turns/{turn_id}/abort';
+};
+
+export type AbortTurnErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Request Timeout
+     */
+    408: Problem;
+    /**
+     * Conflict
+     */
+    409: Problem;
+    /**
+     * Request Entity Too Large
+     */
+    413: Problem;
+    /**
+     * Unsupported Media Type
+     */
+    415: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type AbortTurnError = AbortTurnErrors[keyof AbortTurnErrors];
+
+export type AbortTurnResponses = {
+    /**
+     * Successful Response
+     */
+    200: Turn;
+};
+
+export type AbortTurnResponse = AbortTurnResponses[keyof AbortTurnResponses];
+
+export type ResumeTurnData = {
+    body: Resuming;
+    path: {
+        /**
+         * Conversation Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        conversation_id: string;
+        /**
+         * Turn Id
+         *
+         * A ULID (26 characters) or a UUID.
+         */
+        turn_id: string;
+    };
+    query?: never;
+    url: '/v1/conversations/{conversation_id}/turns/{turn_id}/resume';
+};
+
+export type ResumeTurnErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Request Timeout
+     */
+    408: Problem;
+    /**
+     * Conflict
+     */
+    409: Problem;
+    /**
+     * Request Entity Too Large
+     */
+    413: Problem;
+    /**
+     * Unsupported Media Type
+     */
+    415: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type ResumeTurnError = ResumeTurnErrors[keyof ResumeTurnErrors];
+
+export type ResumeTurnResponses = {
+    /**
+     * Successful Response
+     */
+    200: OpenedTurn;
+};
+
+export type ResumeTurnResponse = ResumeTurnResponses[keyof ResumeTurnResponses];
 
 export type ListSummariesData = {
     body?: never;
@@ -10588,255 +10837,6 @@ export type FollowConversationsResponses = {
 };
 
 export type FollowConversationsResponse = FollowConversationsResponses[keyof FollowConversationsResponses];
-
-export type BuildContextData = {
-    body: ContextRequest;
-    headers?: {
-        /**
-         * X-Agent-Id
-         *
-         * The calling agent, if the key does not name one; default: `default`.
-         */
-        'X-Agent-Id'?: string | null;
-    };
-    path: {
-        /**
-         * Conversation Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        conversation_id: string;
-    };
-    query?: never;
-    url: '/v1/conversations/{conversation_id}/context';
-};
-
-export type BuildContextErrors = {
-    /**
-     * Bad Request
-     */
-    400: Problem;
-    /**
-     * Unauthorized
-     */
-    401: Problem;
-    /**
-     * Forbidden
-     */
-    403: Problem;
-    /**
-     * Not Found
-     */
-    404: Problem;
-    /**
-     * Request Timeout
-     */
-    408: Problem;
-    /**
-     * Request Entity Too Large
-     */
-    413: Problem;
-    /**
-     * Unsupported Media Type
-     */
-    415: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
-     * Too Many Requests
-     */
-    429: Problem;
-    /**
-     * Request Header Fields Too Large
-     */
-    431: Problem;
-    /**
-     * Service Unavailable
-     */
-    503: Problem;
-};
-
-export type BuildContextError = BuildContextErrors[keyof BuildContextErrors];
-
-export type BuildContextResponses = {
-    /**
-     * Successful Response
-     */
-    200: Context;
-};
-
-export type BuildContextResponse = BuildContextResponses[keyof BuildContextResponses];
-
-export type RecallData = {
-    body: EvaluatedRecall;
-    headers?: {
-        /**
-         * X-Agent-Id
-         *
-         * The calling agent, if the key does not name one; default: `default`.
-         */
-        'X-Agent-Id'?: string | null;
-    };
-    path?: never;
-    query?: never;
-    url: '/v1/recall';
-};
-
-export type RecallErrors = {
-    /**
-     * Bad Request
-     */
-    400: Problem;
-    /**
-     * Unauthorized
-     */
-    401: Problem;
-    /**
-     * Forbidden
-     */
-    403: Problem;
-    /**
-     * Not Found
-     */
-    404: Problem;
-    /**
-     * Request Timeout
-     */
-    408: Problem;
-    /**
-     * Conflict
-     */
-    409: Problem;
-    /**
-     * Request Entity Too Large
-     */
-    413: Problem;
-    /**
-     * Unsupported Media Type
-     */
-    415: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
-     * Too Many Requests
-     */
-    429: Problem;
-    /**
-     * Request Header Fields Too Large
-     */
-    431: Problem;
-    /**
-     * Bad Gateway
-     */
-    502: Problem;
-    /**
-     * Service Unavailable
-     */
-    503: Problem;
-};
-
-export type RecallError = RecallErrors[keyof RecallErrors];
-
-export type RecallResponses = {
-    /**
-     * Hits, best first. With `Accept: application/x-ndjson` one hit per line, the last line the end.
-     */
-    200: RecallResult;
-};
-
-export type RecallResponse = RecallResponses[keyof RecallResponses];
-
-export type RecallInConversationData = {
-    body: EvaluatedConversationRecall;
-    headers?: {
-        /**
-         * X-Agent-Id
-         *
-         * The calling agent, if the key does not name one; default: `default`.
-         */
-        'X-Agent-Id'?: string | null;
-    };
-    path: {
-        /**
-         * Conversation Id
-         *
-         * A ULID (26 characters) or a UUID.
-         */
-        conversation_id: string;
-    };
-    query?: never;
-    url: '/v1/conversations/{conversation_id}/recall';
-};
-
-export type RecallInConversationErrors = {
-    /**
-     * Bad Request
-     */
-    400: Problem;
-    /**
-     * Unauthorized
-     */
-    401: Problem;
-    /**
-     * Forbidden
-     */
-    403: Problem;
-    /**
-     * Not Found
-     */
-    404: Problem;
-    /**
-     * Request Timeout
-     */
-    408: Problem;
-    /**
-     * Conflict
-     */
-    409: Problem;
-    /**
-     * Request Entity Too Large
-     */
-    413: Problem;
-    /**
-     * Unsupported Media Type
-     */
-    415: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
-     * Too Many Requests
-     */
-    429: Problem;
-    /**
-     * Request Header Fields Too Large
-     */
-    431: Problem;
-    /**
-     * Bad Gateway
-     */
-    502: Problem;
-    /**
-     * Service Unavailable
-     */
-    503: Problem;
-};
-
-export type RecallInConversationError = RecallInConversationErrors[keyof RecallInConversationErrors];
-
-export type RecallInConversationResponses = {
-    /**
-     * Hits, best first. With `Accept: application/x-ndjson` one hit per line, the last line the end.
-     */
-    200: RecallResult;
-};
-
-export type RecallInConversationResponse = RecallInConversationResponses[keyof RecallInConversationResponses];
 
 export type ListFactsData = {
     body?: never;

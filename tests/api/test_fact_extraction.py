@@ -342,9 +342,7 @@ async def test_of_the_written_set_a_model_that_invents_stores_and_ends_what_the_
     assert held[0] == held[1]
 
 
-async def test_a_model_alone_does_not_end_an_assertion_and_a_second_turn_confirms_it(
-    tenant: Client, fake: FakeChat
-) -> None:
+async def test_what_only_a_model_states_ends_no_assertion_and_a_rule_does(tenant: Client, fake: FakeChat) -> None:
     berlin = {"owner": "ana", "subject": "I", "predicate": "lives_in", "object": "Berlin"}
     assert (await tenant.post("/v1/facts", json=berlin)).status_code == 201
     conversation = await tenant.conversation(owner="ana")
@@ -360,8 +358,11 @@ async def test_a_model_alone_does_not_end_an_assertion_and_a_second_turn_confirm
     fake.reply = answers(told(1, "I", "lives_in", "Rome"))
     assert (await extract(tenant, conversation))["repeated"] == 1
     held = {one["object"]: one for one in await facts(tenant)}
+    assert (held["Berlin"]["valid_to"], held["Rome"]["tier"], held["Rome"]["evidence_count"]) == (None, "l3", 2)
+    await tenant.append(conversation, "I moved to Rome.")
+    await extract(tenant, conversation)
+    held = {one["object"]: one for one in await facts(tenant)}
     assert held["Berlin"]["invalidated_by"] == held["Rome"]["id"]
-    assert (held["Rome"]["tier"], held["Rome"]["evidence_count"]) == ("l3", 2)
 
 
 async def test_a_rule_confirms_what_a_model_states_of_the_same_turn(tenant: Client, fake: FakeChat) -> None:

@@ -88,6 +88,8 @@ THINGS_PAINTED = ["lake", "support", "station", "group", "grandson"]
             "Melanie painted a lake sunrise and sold it to Xaverius and to Quintana.",
             RefusedFor.UNSUPPORTED_NAME,
         ),
+        (ENGLISH, "Melanie sold a lake sunrise for 2,900 dollars.", RefusedFor.UNSUPPORTED_NUMBER),
+        (ENGLISH, "Caroline et Melanie ont volé une banque et se cachent près du port.", RefusedFor.UNRELATED),
         (RUSSIAN, "Билеты в Казань стоили 2 500 рублей, а гостиница 28 тысяч.", RefusedFor.UNSUPPORTED_NUMBER),
         (GERMAN, "Der neue Kühlschrank wurde für 2.000 Euro bezahlt.", RefusedFor.UNSUPPORTED_NUMBER),
         (

@@ -39,6 +39,8 @@ def test_case_white_space_and_punctuation_make_no_difference(text: str, same: st
         ("a.b@x.org", "ab@x.org"),
         ("x != y", "x = y"),
         ("👍", "👎"),
+        ("10²", "102"),
+        ("\N{WAVING BLACK FLAG}\U000e0067\U000e0062\U000e0065", "\N{WAVING BLACK FLAG}\U000e0067\U000e0062\U000e0073"),
     ],
 )
 def test_what_changes_the_meaning_makes_a_difference(text: str, other: str) -> None:

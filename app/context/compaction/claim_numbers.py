@@ -41,8 +41,7 @@ class SourceFigures:
     def supports_number(self, readings: Iterable[str]) -> bool:
         """Return whether a number is in the source, or a year of its dates."""
         return any(
-            reading in self.numbers or (self.has_large_words and reading.endswith("00")) or self._is_year(reading)
-            for reading in readings
+            reading in self.numbers or self._is_large_word(reading) or self._is_year(reading) for reading in readings
         )
 
     def supports_date(self, readings: Iterable[Day]) -> bool:
@@ -51,6 +50,13 @@ class SourceFigures:
             any(self._means(day, other) for other in self.dates) or any(_lies_in(day, *span) for span in self.spans)
             for day in readings
         )
+
+    def _is_large_word(self, reading: str) -> bool:
+        """Return whether a number may be one in words, such as "two hundred": all its other digits are there."""
+        if not self.has_large_words or not reading.endswith("00"):
+            return False
+        digits = reading.rstrip("0")
+        return digits in {"", "1"} or digits in self.numbers or self.numbers.issuperset(digits)
 
     def _means(self, day: Day, other: Day) -> bool:
         """Return whether a date may be one of the source. A year that is left out there is elsewhere in the source."""

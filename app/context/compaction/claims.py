@@ -158,8 +158,12 @@ class SummarySource:
         return not before or not turns or all(rare & part for part in parts)
 
     def _shared(self, names: claim_words.NameCounts, mentions: Mentions) -> int:
-        """Return how many names and large numbers of a summary in another language the source has."""
-        shared = sum(self._names.has(name) for name in {*names.inside, *names.at_start})
+        """Return how many names and large numbers of a summary in another language the source has.
+
+        Names of the speakers do not count: whoever invents a summary knows them, too.
+        """
+        said = {*names.inside, *names.at_start} - self._actor_names
+        shared = sum(self._names.has(name) for name in said)
         numbers = {readings for readings in mentions.numbers if not all(map(claim_numbers.is_count, readings))}
         shared += sum(self._figures.supports_number(readings) for readings in numbers)
         return shared + sum(self._figures.supports_date(readings) for readings in set(mentions.dates))
@@ -237,9 +241,16 @@ class SummarySource:
             [*self._texts, *actors], [word for text_words in self._words for word in text_words]
         )
 
+    @cached_property
+    def _actors(self) -> str:
+        return " ".join({source.actor for source in self._shown if source.actor is not None})
+
+    @cached_property
+    def _actor_names(self) -> set[str]:
+        return set(claim_words.plain_words(self._actors))
+
     def _actor_stems(self, code: str) -> set[str]:
-        actors = " ".join({source.actor for source in self._shown if source.actor is not None})
-        return claim_words.stems(actors, code, self._analyser)
+        return claim_words.stems(self._actors, code, self._analyser)
 
     def _stems(self, code: str) -> set[str]:
         """Return the words of the source, and their lexemes in the language of a summary."""

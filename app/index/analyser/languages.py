@@ -94,7 +94,7 @@ class DateWords(BaseModel):
 
 
 class LanguageFile(BaseModel):
-    """A file of `language_data`: texts of words, separated by spaces."""
+    """A file of `language_data`: texts of words, separated by spaces. `denials` say that something is not so."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -107,6 +107,7 @@ class LanguageFile(BaseModel):
     endings: str = ""
     frequent: str = ""
     common: str = ""
+    denials: str = ""
     first_person: str
     second_person: str
     saying: str

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from typing import Literal
 
 # diacritics, after decomposition: of Latin, Greek and Cyrillic; of Arabic, with Tatweel; the dot of Devanagari
 _MARKS = re.compile(r"[\u0300-\u036f\u064b-\u0655\u0670\u0640\u093c]+")
@@ -15,6 +16,8 @@ SPACELESS = (
 _WORDS = re.compile(rf"[{SPACELESS}]+|(?:(?![{SPACELESS}])(?:[^\W_]|[{MARKED}]))+")
 _MARKED_WORDS = re.compile(rf"[{SPACELESS}]+|(?:(?![{SPACELESS}])(?:[^\W_]|[{MARKED}\u0300-\u036f]))+")
 _INVISIBLE = re.compile(r"[\u00ad\u200c\u200d\u2060\ufeff]")
+_WITHOUT_WIDTH = re.compile(r"[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+_OTHER_NUMBERS = re.compile(r"[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u215f\u2460-\u249b]")
 _SPACELESS_START = re.compile(rf"[{SPACELESS}]")
 # all scripts but Latin
 _OTHER_SCRIPT = re.compile(
@@ -61,8 +64,10 @@ def fold(text: str) -> str:
 
 
 def _fold_signs(text: str) -> str:
-    folded = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
-    return "".join([sign for sign in folded if sign.isspace() or unicodedata.category(sign)[0] != "C"])
+    # compatibility makes "10²" to "102"
+    form: Literal["NFC", "NFKC"] = "NFC" if _OTHER_NUMBERS.search(text) else "NFKC"
+    folded = _WITHOUT_WIDTH.sub("", unicodedata.normalize(form, text).casefold()).replace("\u2019", "'")
+    return "".join([sign for sign in folded if sign.isspace() or unicodedata.category(sign) != "Cc"])
 
 
 def has_other_script(text: str) -> bool:

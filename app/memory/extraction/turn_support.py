@@ -1,20 +1,22 @@
 """Checks that a turn supports a statement of a model: its subject and its object occur in the turn. Pure.
 
 Words are compared without case, diacritics and inflection, in the language of the turn and in English. Numbers must be
-equal, and dates are compared by value. Words that say nothing by themselves do not count. In scripts without spaces,
-runs of characters are compared. The predicate need not occur.
+equal, with their signs and currencies, and dates are compared by value. Words that say nothing by themselves do not
+count, but a word that denies does: the turn must deny something, too. In scripts without spaces, runs of characters are
+compared. The predicate need not occur.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final
 
 from app.index.analyser.analyser import Analyser
 from app.index.analyser.languages import DEFAULT, latin_language, read_file
 from app.index.analyser.numbers import (
+    StatedTime,
     fold_digits,
     number_words,
     read_numbers,
@@ -27,8 +29,6 @@ from app.index.analyser.words import is_spaceless, marked_words, normalise, pair
 from app.memory.extraction.turn_dates import TurnDates
 from app.memory.facts.spelling import name_key, resolve_subject
 
-# of three or more words, this share must occur, and only common words may be missing
-_LEAST_SHARE: Final = 2 / 3
 _LEAST_PAIRS: Final = 2 / 3
 _AFFIRMATIONS = frozenset({"yes", "no", "true", "false"})
 _SHORT_FORM = re.compile(r"(?<=\w)['\u2019](?:s|re|ve|ll|m|d)\b", re.IGNORECASE)
@@ -38,11 +38,26 @@ _SUFFIX = re.compile(r"(?<=\w)['\u2019](?=\w)(?!t\b)")
 _SPACELESS_NUMBERS = frozenset("零〇一二三四五六七八九十百千万亿")
 _LETTERS = re.compile(r"[^\W\d_][^\d_]*")
 _ORDINAL_ENDINGS = frozenset({"st", "nd", "rd", "th"})
+_NOON: Final = 12
+_NUMBER: Final = re.compile(r"\d+")
+_NEGATIVE: Final = re.compile(r"(?<![\w.,/)-])[-\u2212](\d+)")
+_CURRENCIES: Final = {
+    "$": "dollar usd",
+    "\u20ac": "euro eur",
+    "\u00a3": "pound gbp",
+    "\u00a5": "yen yuan jpy cny rmb",
+    "\u20b9": "rupee inr",
+}
 
 
 @cache
-def _common_words() -> frozenset[str]:
-    return frozenset(read_file(DEFAULT).common.split())
+def _denials(code: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the words that deny in a language and in English, and the runs that do in scripts without spaces."""
+    denials = [word for of in {code, DEFAULT} for word in read_file(of).denials.split()]
+    return (
+        frozenset(strip_marks(word) for word in denials if not is_spaceless(word)),
+        tuple(word for word in denials if is_spaceless(word)),
+    )
 
 
 def _letters(text: str) -> list[str]:
@@ -68,7 +83,10 @@ class TurnSupport:
         self._numbers = frozenset[str]().union(*read_numbers(folded, self._code)) | {
             *read_words(folded, words(text), self._code)
         }
-        self._times = {time.time for time in stated_times(folded)}
+        self._times = [_time_of(folded, time) for time in stated_times(folded)]
+        self._denies = self._has_denial(text)
+        self._negatives = {*_NEGATIVE.findall(folded)}
+        self._positives = {*_NUMBER.findall(_NEGATIVE.sub(" ", folded))}
         self._dates_of_turn: TurnDates | None = None
 
     @property
@@ -85,9 +103,11 @@ class TurnSupport:
     def supports(self, text: str) -> bool:
         """Return whether the turn states these words, numbers and dates."""
         rest = fold_digits(text)
+        if (self._has_denial(text) and not self._denies) or not self._has_signs(rest):
+            return False
         dates = [stated for stated in stated_dates(rest, self._code) if self._dates.supports(stated)]
         rest = without(rest, dates)
-        times = [stated for stated in stated_times(rest) if stated.time in self._times]
+        times = [stated for stated in stated_times(rest) if self._has_time(_time_of(rest, stated))]
         rest = without(rest, times)
         if any(self._numbers.isdisjoint(readings) for readings in read_numbers(rest, self._code)):
             return False
@@ -99,12 +119,30 @@ class TurnSupport:
             return all(self._has(word) for word in claimed_words) and (
                 bool(claimed_words) or is_rest or _has_number(written)
             )
-        missing = [word for word in content if not self._has(word)]
-        if len(content) - len(missing) < len(content) * _LEAST_SHARE:
+        return all(map(self._has, content))
+
+    def _has_denial(self, text: str) -> bool:
+        """Return whether a text has a word that denies, in the language of the turn or in English."""
+        denials, runs = _denials(self._code)
+        spaceless = "".join(normalise(text).split())
+        return not denials.isdisjoint(map(strip_marks, words(text))) or any(run in spaceless for run in runs)
+
+    def _has_signs(self, text: str) -> bool:
+        """Return whether the turn has the numbers of a text with their signs, and its currencies."""
+        negative, positive = {*_NEGATIVE.findall(text)}, {*_NUMBER.findall(_NEGATIVE.sub(" ", text))}
+        if negative - self._negatives or (positive & self._negatives) - self._positives:
             return False
-        capitals = {word for word in _SHORT_FORM.sub("", written).split() if word[:1].isupper()}
-        names = {name for word in capitals for name in words(word)}
-        return all(word in _common_words() and word not in names for word in missing)
+        said = self._text.casefold()
+        return all(
+            sign in said or any(word in said for word in names.split())
+            for sign, names in _CURRENCIES.items()
+            if sign in text
+        )
+
+    def _has_time(self, stated: tuple[tuple[int, int], bool | None]) -> bool:
+        """Return whether the turn has a time of day; one that leaves out the half of the day means either."""
+        time, half = stated
+        return any(time == other and (None in {half, of} or half is of) for other, of in self._times)
 
     def supports_subject(
         self, subject: str, *, speaker: str | None, owner: str | None, actors: Mapping[str, str]
@@ -162,6 +200,15 @@ class TurnSupport:
         return any(form in self._forms for form in self._forms_of(word)) or (
             number is not None and str(number) in self._numbers
         )
+
+
+def _time_of(text: str, stated: StatedTime) -> tuple[tuple[int, int], bool | None]:
+    """Return a time on a clock of twelve hours, and whether it is after noon; None if that is not said."""
+    written = text[stated.start : stated.end].casefold()
+    if "m" in written:
+        return stated.time, "p" in written
+    hour = int("".join(takewhile(str.isdigit, written)))
+    return stated.time, True if hour > _NOON else None
 
 
 def _has_number(text: str) -> bool:

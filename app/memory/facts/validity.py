@@ -3,7 +3,8 @@
 The timeline is a function of the set of evidence alone, not of its order of arrival or of earlier results.
 So a late import never ends a newer fact, and removed evidence has no effect any more.
 
-A model's statement of one turn is not confirmed. It becomes a fact, but never ends a confirmed one.
+A model's statement of one turn is not confirmed: it becomes a fact, and ends no confirmed one. What only a model
+states, in however many turns, never ends what a caller or a rule states: turns that mention a thing do not say it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -88,8 +89,8 @@ def lay_out(evidence: Iterable[Evidence], *, excludes: Callable[[str, str], bool
 
     An assertion opens a run of its object, or adds to the open one. It ends the runs of other objects that it
     `excludes` (by their keys), or all others if it has `replaces`. A denial or an `ends_at` ends only a run of the
-    same object. A run that is not confirmed ends no confirmed one, and a model's denials end a confirmed run only if
-    two sources have them.
+    same object. A run that is not confirmed ends no confirmed one, and of those that only a model states, two sources
+    must deny a confirmed one. A model's statements and denials end no other runs.
     """
     runs: list[Run] = []
     opened: dict[str, Run] = {}
@@ -105,7 +106,7 @@ def lay_out(evidence: Iterable[Evidence], *, excludes: Callable[[str, str], bool
             run.denied_by.clear()
             for other in [other for other in opened.values() if other is not run]:
                 is_excluded = item.replaces or excludes(item.object_key, other.object_key)
-                if is_excluded and (is_confirmed(run.evidence) or not is_confirmed(other.evidence)):
+                if is_excluded and _may_end(run, other):
                     other.valid_to, other.ended_by = moment, run
                     del opened[other.object_key]
             continue
@@ -118,9 +119,19 @@ def lay_out(evidence: Iterable[Evidence], *, excludes: Callable[[str, str], bool
     return runs
 
 
+def _may_end(run: Run, other: Run) -> bool:
+    if not _is_only_models(run.evidence):
+        return True
+    return _is_only_models(other.evidence) and (is_confirmed(run.evidence) or not is_confirmed(other.evidence))
+
+
 def _ends(run: Run, step: _Step, item: Evidence) -> bool:
     """Return whether a denial or an end ends a run."""
-    if step is _Step.END or item.stated_by is not StatedBy.MODEL or not is_confirmed(run.evidence):
+    if step is _Step.END or item.stated_by is not StatedBy.MODEL:
+        return True
+    if not _is_only_models(run.evidence):
+        return False
+    if not is_confirmed(run.evidence):
         return True
     run.denied_by.add(item.source)
     return len(run.denied_by) >= SOURCES_TO_CONFIRM
@@ -128,9 +139,16 @@ def _ends(run: Run, step: _Step, item: Evidence) -> bool:
 
 def is_confirmed(evidence: Iterable[Evidence]) -> bool:
     """Return whether more supports a fact than a model's statement of one turn."""
-    support = [item for item in evidence if not item.denies]
-    is_only_models = all(item.stated_by is StatedBy.MODEL for item in support)
-    return not is_only_models or len(sources_of(support)) >= SOURCES_TO_CONFIRM
+    support = _support(evidence)
+    return not _is_only_models(support) or len(sources_of(support)) >= SOURCES_TO_CONFIRM
+
+
+def _is_only_models(evidence: Iterable[Evidence]) -> bool:
+    return all(item.stated_by is StatedBy.MODEL for item in _support(evidence))
+
+
+def _support(evidence: Iterable[Evidence]) -> list[Evidence]:
+    return [item for item in evidence if not item.denies]
 
 
 def _steps(evidence: Iterable[Evidence]) -> list[tuple[datetime, _Step, Evidence]]:

@@ -1,4 +1,4 @@
-"""What a model states of one turn ends nothing that is confirmed; a second turn, a rule or a caller confirms it."""
+"""What only a model states ends nothing that a caller or a rule states; a rule or a caller who agrees lets it."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -43,14 +43,22 @@ def test_a_model_alone_ends_no_fact_of_a_caller_or_a_rule(author: StatedBy) -> N
     assert held["Rome"].confidence < 0.9
 
 
-@pytest.mark.parametrize("author", list(StatedBy))
-def test_a_second_turn_or_a_rule_or_a_caller_confirms_it(author: StatedBy) -> None:
+@pytest.mark.parametrize("author", [StatedBy.CALLER, StatedBy.RULES])
+def test_a_rule_or_a_caller_confirms_it(author: StatedBy) -> None:
     _, facts = told(
         statement(1, "Berlin", StatedBy.RULES), statement(5, "Rome", StatedBy.MODEL), statement(9, "Rome", author)
     )
     held = by_object(facts)
     assert (held["Berlin"].valid_to, held["Rome"].tier) == (day(9), Tier.L3)
     assert held["Berlin"].invalidated_by == held["Rome"].id
+
+
+@pytest.mark.parametrize("author", [StatedBy.CALLER, StatedBy.RULES])
+def test_many_turns_of_a_model_alone_confirm_it_and_end_nothing_else(author: StatedBy) -> None:
+    turns = [statement(number, "Rome", StatedBy.MODEL) for number in range(5, 11)]
+    _, facts = told(statement(1, "Berlin", author), *turns)
+    held = by_object(facts)
+    assert (held["Berlin"].valid_to, held["Rome"].valid_to, held["Rome"].tier) == (None, None, Tier.L3)
 
 
 def test_the_same_turn_read_again_confirms_nothing() -> None:
@@ -95,24 +103,33 @@ def test_a_confirmed_fact_ends_that_of_a_model() -> None:
     assert by_object(facts)["Rome"].valid_to == day(5)
 
 
-def test_a_models_denial_ends_a_confirmed_fact_only_with_another_one() -> None:
+def test_a_models_denials_end_no_fact_of_a_caller_or_a_rule() -> None:
     berlin = statement(1, "Berlin", StatedBy.CALLER)
     denials = [statement(number, "Berlin", StatedBy.MODEL, negated=True) for number in (5, 7)]
-    outcomes, facts = told(berlin, denials[0], denials[0])
-    assert (outcomes[1:], facts[0].valid_to) == ([Outcome.UNCONFIRMED, Outcome.IGNORED], None)
-    outcomes, facts = told(berlin, *denials)
-    assert (outcomes[2], facts[0].valid_to) == (Outcome.ENDED, day(7))
+    outcomes, facts = told(berlin, denials[0], denials[0], denials[1])
+    assert (outcomes[1:3], outcomes[3], facts[0].valid_to) == (
+        [Outcome.UNCONFIRMED, Outcome.IGNORED], Outcome.UNCONFIRMED, None,
+    )  # fmt: skip
     outcomes, facts = told(berlin, denials[0], replace(denials[1], stated_by=StatedBy.RULES))
     assert (outcomes[2], facts[0].valid_to) == (Outcome.ENDED, day(7))
-    outcomes, facts = told(berlin, denials[0], statement(6, "Berlin", StatedBy.RULES), denials[1])
-    assert (outcomes[3], facts[0].valid_to) == (Outcome.UNCONFIRMED, None)
+
+
+def test_a_models_denial_ends_its_own_confirmed_fact_only_with_another_one() -> None:
+    berlin = [statement(number, "Berlin", StatedBy.MODEL) for number in (1, 2)]
+    denials = [statement(number, "Berlin", StatedBy.MODEL, negated=True) for number in (5, 7)]
+    outcomes, facts = told(*berlin, denials[0])
+    assert (outcomes[2], facts[0].valid_to) == (Outcome.UNCONFIRMED, None)
+    outcomes, facts = told(*berlin, *denials)
+    assert (outcomes[3], facts[0].valid_to) == (Outcome.ENDED, day(7))
+    outcomes, facts = told(*berlin, denials[0], statement(6, "Berlin", StatedBy.MODEL), denials[1])
+    assert (outcomes[4], facts[0].valid_to) == (Outcome.UNCONFIRMED, None)
 
 
 def test_a_fact_is_no_longer_confirmed_when_its_second_turn_is_erased() -> None:
     book = Book()
     for one in (
-        statement(1, "Berlin", StatedBy.RULES), statement(5, "Rome", StatedBy.MODEL),
-        statement(9, "Rome", StatedBy.MODEL),
+        statement(1, "Berlin", StatedBy.MODEL), statement(2, "Berlin", StatedBy.MODEL),
+        statement(5, "Rome", StatedBy.MODEL), statement(9, "Rome", StatedBy.MODEL),
     ):  # fmt: skip
         book.write(KEY, merge(one, book.facts[KEY], book.clock))
     assert by_object(book.facts[KEY])["Berlin"].valid_to == day(9)
@@ -130,7 +147,7 @@ def test_evidence_from_before_authors_were_recorded_counts_as_confirmed() -> Non
 def test_the_order_of_arrival_does_not_matter() -> None:
     statements = [
         statement(1, "Berlin", StatedBy.RULES), statement(5, "Rome", StatedBy.MODEL),
-        statement(9, "Rome", StatedBy.MODEL),
+        statement(9, "Rome", StatedBy.RULES),
     ]  # fmt: skip
     expected = {(fact.object, fact.valid_from, fact.valid_to) for fact in told(*statements)[1]}
     for first in range(3):

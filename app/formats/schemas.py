@@ -95,7 +95,7 @@ class ToolResult:
     adapter: str | None = None
 
 
-# not frozen, which makes a turn take four times as long to construct: contexts read hundreds
+# not frozen: a frozen turn takes four times as long to construct, and contexts read hundreds
 @dataclass(slots=True)
 class CanonicalTurn:
     """A live turn, as formats and context assembly use it.

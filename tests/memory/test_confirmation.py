@@ -1,4 +1,4 @@
-"""What only a model states ends nothing that a caller or a rule states; a rule or a caller who agrees lets it."""
+"""What only a model states ends nothing that a caller or a rule states, until one of them states it, too."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -160,7 +160,7 @@ class SummarySource:
     def _shared(self, names: claim_words.NameCounts, mentions: Mentions) -> int:
         """Return how many names and large numbers of a summary in another language the source has.
 
-        Names of the speakers do not count: whoever invents a summary knows them, too.
+        Names of the speakers do not count: a model that invents a summary has them from the request.
         """
         said = {*names.inside, *names.at_start} - self._actor_names
         shared = sum(self._names.has(name) for name in said)

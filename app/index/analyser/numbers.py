@@ -18,6 +18,7 @@ _SHORT_YEAR: Final = 2
 _MONTHS: Final = 12
 _MAX_DAYS: Final = 31
 _HOURS: Final = 24
+_NOON: Final = 12
 _TEN: Final = 10
 _TWENTY: Final = 20
 _LIST_MARK: Final = re.compile(r"^[ \t]*(?:[#>*|-]+[ \t]*)?\d{1,3}[.)][ \t]+", re.MULTILINE)
@@ -107,11 +108,15 @@ class StatedDate(NamedTuple):
 
 
 class StatedTime(NamedTuple):
-    """A time of day at the code points `start` to `end` (exclusive) of a text, on a clock of twelve hours."""
+    """A time of day at the code points `start` to `end` (exclusive) of a text, on a clock of twelve hours.
+
+    `is_after_noon` is None if the text does not say it.
+    """
 
     start: int
     end: int
     time: tuple[int, int]
+    is_after_noon: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +274,9 @@ def stated_times(text: str) -> Iterator[StatedTime]:
     for match in _TIME.finditer(text):
         hour, minute = int(match["h"] or match["oh"]), int(match["m"] or 0)
         if hour <= _HOURS:
-            yield StatedTime(*match.span(), (hour % 12, minute))
+            half = (match["half"] or match["ohalf"] or "")[:1].lower()
+            is_after_noon = half == "p" if half else (True if hour > _NOON else None)
+            yield StatedTime(*match.span(), (hour % _NOON, minute), is_after_noon)
 
 
 # numbers

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from functools import cache
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Final
 
 from app.index.analyser.analyser import Analyser
@@ -38,7 +38,6 @@ _SUFFIX = re.compile(r"(?<=\w)['\u2019](?=\w)(?!t\b)")
 _SPACELESS_NUMBERS = frozenset("零〇一二三四五六七八九十百千万亿")
 _LETTERS = re.compile(r"[^\W\d_][^\d_]*")
 _ORDINAL_ENDINGS = frozenset({"st", "nd", "rd", "th"})
-_NOON: Final = 12
 _NUMBER: Final = re.compile(r"\d+")
 _NEGATIVE: Final = re.compile(r"(?<![\w.,/)-])[-\u2212](\d+)")
 _CURRENCIES: Final = {
@@ -79,11 +78,11 @@ class TurnSupport:
         self._forms |= {strip_marks(first + second) for first, second in pairwise(text_words)}
         self._spaceless = "".join(normalise(text).split())
         self._pairs = frozenset(pairs(self._spaceless))
-        folded = fold_digits(text)
+        self._folded = folded = fold_digits(text)
         self._numbers = frozenset[str]().union(*read_numbers(folded, self._code)) | {
             *read_words(folded, words(text), self._code)
         }
-        self._times = [_time_of(folded, time) for time in stated_times(folded)]
+        self._times = list(stated_times(folded))
         self._denies = self._has_denial(text)
         self._negatives = {*_NEGATIVE.findall(folded)}
         self._positives = {*_NUMBER.findall(_NEGATIVE.sub(" ", folded))}
@@ -107,7 +106,7 @@ class TurnSupport:
             return False
         dates = [stated for stated in stated_dates(rest, self._code) if self._dates.supports(stated)]
         rest = without(rest, dates)
-        times = [stated for stated in stated_times(rest) if self._has_time(_time_of(rest, stated))]
+        times = [stated for stated in stated_times(rest) if self._has_time(stated)]
         rest = without(rest, times)
         if any(self._numbers.isdisjoint(readings) for readings in read_numbers(rest, self._code)):
             return False
@@ -132,17 +131,17 @@ class TurnSupport:
         negative, positive = {*_NEGATIVE.findall(text)}, {*_NUMBER.findall(_NEGATIVE.sub(" ", text))}
         if negative - self._negatives or (positive & self._negatives) - self._positives:
             return False
-        said = self._text.casefold()
+        said = self._folded.casefold()
         return all(
             sign in said or any(word in said for word in names.split())
             for sign, names in _CURRENCIES.items()
             if sign in text
         )
 
-    def _has_time(self, stated: tuple[tuple[int, int], bool | None]) -> bool:
+    def _has_time(self, stated: StatedTime) -> bool:
         """Return whether the turn has a time of day; one that leaves out the half of the day means either."""
-        time, half = stated
-        return any(time == other and (None in {half, of} or half is of) for other, of in self._times)
+        halves = {time.is_after_noon for time in self._times if time.time == stated.time}
+        return bool(halves) and (stated.is_after_noon is None or not halves.isdisjoint({None, stated.is_after_noon}))
 
     def supports_subject(
         self, subject: str, *, speaker: str | None, owner: str | None, actors: Mapping[str, str]
@@ -200,15 +199,6 @@ class TurnSupport:
         return any(form in self._forms for form in self._forms_of(word)) or (
             number is not None and str(number) in self._numbers
         )
-
-
-def _time_of(text: str, stated: StatedTime) -> tuple[tuple[int, int], bool | None]:
-    """Return a time on a clock of twelve hours, and whether it is after noon; None if that is not said."""
-    written = text[stated.start : stated.end].casefold()
-    if "m" in written:
-        return stated.time, "p" in written
-    hour = int("".join(takewhile(str.isdigit, written)))
-    return stated.time, True if hour > _NOON else None
 
 
 def _has_number(text: str) -> bool:

@@ -139,16 +139,12 @@ def _ends(run: Run, step: _Step, item: Evidence) -> bool:
 
 def is_confirmed(evidence: Iterable[Evidence]) -> bool:
     """Return whether more supports a fact than a model's statement of one turn."""
-    support = _support(evidence)
-    return not _is_only_models(support) or len(sources_of(support)) >= SOURCES_TO_CONFIRM
+    evidence = list(evidence)
+    return not _is_only_models(evidence) or len(sources_of(evidence)) >= SOURCES_TO_CONFIRM
 
 
 def _is_only_models(evidence: Iterable[Evidence]) -> bool:
-    return all(item.stated_by is StatedBy.MODEL for item in _support(evidence))
-
-
-def _support(evidence: Iterable[Evidence]) -> list[Evidence]:
-    return [item for item in evidence if not item.denies]
+    return all(item.stated_by is StatedBy.MODEL for item in evidence if not item.denies)
 
 
 def _steps(evidence: Iterable[Evidence]) -> list[tuple[datetime, _Step, Evidence]]:

@@ -166,7 +166,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.diagnostics.slow_calls.SlowCalls._without_tenant": (Why.NO_TENANT_DATA, "slow calls without a valid key"),
     "app.diagnostics.slow_calls.SlowCalls._of_tenant": (Why.TENANT, "slow calls by tenant"),
     "app.memory.extraction.batch.ModelReader.ignored": (Why.NO_TENANT_DATA, "counts by purpose and reason"),
-    "app.memory.extraction.turn_support._common_words": (Why.NO_TENANT_DATA, "a word list"),
+    "app.memory.extraction.turn_support._denials": (Why.NO_TENANT_DATA, "a word list"),
     "app.memory.pii.model_findings._digit_words": (Why.NO_TENANT_DATA, "words of digits of the languages"),
     "app.memory.pii.model_findings._common_words": (Why.NO_TENANT_DATA, "a word list"),
     "app.memory.pii.model_findings._month_names": (Why.NO_TENANT_DATA, "a word list"),

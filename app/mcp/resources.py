@@ -1,6 +1,8 @@
 """Conversations, turns and the memory of sessions as resources, shown to models without a tool call."""
 
+import json
 import re
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
@@ -9,17 +11,20 @@ from uuid import UUID
 from mcp.types import ListResourcesResult, ReadResourceResult, Resource, ResourceTemplate, TextResourceContents
 from pydantic import BaseModel
 
+from app.agents.tools.service import answer_bytes, fit, fit_page
 from app.container import Container
 from app.conversations.schemas.conversations import Conversation, Turn
 from app.conversations.schemas.history import HistoryQuery
 from app.conversations.schemas.listing import ConversationFilter
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
+from app.core.paging import Page
 from app.tenancy.schemas import Caller, Scope
 
 NEWEST_TURNS: Final = 50
-"""Turns in the resource of a conversation; `get_history` returns the rest."""
+"""Turns in the resource of a conversation at most; `get_history` returns the rest."""
 PAGE: Final = 50
+_HOW_TO_READ_ON: Final = "Read a turn with get_history: its conversation_id, turn_id, start and length."
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain"
 _ID: Final = "[0-9A-Za-z-]{26,36}"
@@ -123,16 +128,27 @@ async def read(
             caller, project=named.project, session_id=named.session_id, path=named.path
         )
         return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=_TEXT, text=node.text)])
-    name = ConversationId(named.conversation_id)
-    contents: BaseModel
-    if named.turn_id is not None:
-        contents = await services.conversations.turn(caller, name, turn_id=TurnId(named.turn_id))
-    else:
-        conversation = await services.conversations.get(caller, name)
-        page = await services.conversations.history(caller, name, query=HistoryQuery(limit=NEWEST_TURNS))
-        contents = ConversationContents(conversation=conversation, turns=page.data, has_earlier=page.has_more)
-    text = contents.model_dump_json()
+    max_bytes = services.tools.max_answer_bytes
+    contents = await _contents(services, caller, named, max_bytes=max_bytes)
+    shown, cut = fit(contents.model_dump(mode="json"), max_bytes=max_bytes)
+    text = contents.model_dump_json() if cut is None else json.dumps({**shown, "cut": f"{cut} {_HOW_TO_READ_ON}"})
     return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=_JSON, text=text)])
+
+
+async def _contents(
+    services: Container, caller: Caller, named: ConversationUri, *, max_bytes: int
+) -> Turn | ConversationContents:
+    """Return a turn, or a conversation with as many of its newest turns as fit; at least one."""
+    conversation_id = ConversationId(named.conversation_id)
+    if named.turn_id is not None:
+        return await services.conversations.turn(caller, conversation_id, turn_id=TurnId(named.turn_id))
+    conversation = await services.conversations.get(caller, conversation_id)
+
+    def read(limit: int) -> Awaitable[Page[Turn]]:
+        return services.conversations.history(caller, conversation_id, query=HistoryQuery(limit=limit))
+
+    page = await fit_page(read, NEWEST_TURNS, max_bytes=max_bytes - answer_bytes(conversation.model_dump(mode="json")))
+    return ConversationContents(conversation=conversation, turns=page.data, has_earlier=page.has_more)
 
 
 def _listed(conversation: Conversation) -> Resource:

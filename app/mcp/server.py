@@ -34,7 +34,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
 
-from app.agents.tools.service import Tool, fit_texts
+from app.agents.tools.service import Tool, fit
 from app.audit.schemas import Action, ObjectKind
 from app.container import Container
 from app.core.errors import AppError
@@ -144,7 +144,7 @@ class McpServer:
         answer: JsonObject = result.model_dump(mode="json")
         cut = None
         if tool.is_cut:
-            answer, cut = fit_texts(answer, max_bytes=services.tools.max_answer_bytes)
+            answer, cut = fit(answer, max_bytes=services.tools.max_answer_bytes)
         texts = [result.model_dump_json() if cut is None else json.dumps(answer, ensure_ascii=False), cut]
         content = [TextContent(text=text) for text in texts if text is not None]
         return CallToolResult(content=[*content], structured_content=answer)

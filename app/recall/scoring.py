@@ -51,6 +51,7 @@ _REACH: Final = 2
 """Positions of neighbours; `Surroundings` has a field for each."""
 _POSITION_BITS: Final = 32
 _MATCH_TERMS: Final = 4
+"""The first of `TERMS`, which `_write_match` adds; a new term stands behind them."""
 _BLOCK: Final = 8192
 """Entries scored at a time: their temporary arrays stay in the cache of the processor."""
 _PRIOR_ENTRIES: Final = 6

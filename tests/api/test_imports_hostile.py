@@ -58,7 +58,7 @@ async def test_content_of_an_erased_turn_is_refused(service: Service, client: Cl
     await stored(client)
     found = records(await export(client))
     place = next(number for number, one in enumerate(found) if one.get("erased_at"))
-    found[place] |= {"content": "forged", "metadata": {"a": 1}}
+    found[place] |= {"content": "forged", "metadata": {"a": 1}, "model": "forged", "adapter": "forged"}
     for taken in (False, True):
         if taken:
             await other.conversation(id=found[0]["id"])
@@ -66,7 +66,7 @@ async def test_content_of_an_erased_turn_is_refused(service: Service, client: Cl
         assert result["conversations"]["refused"] == 1, result
         [refused] = result["problems"]
         assert refused["line"] == place + 2
-        assert {error["pointer"] for error in refused["errors"]} == {"/content", "/metadata"}
+        assert {error["pointer"] for error in refused["errors"]} == {"/content", "/metadata", "/model", "/adapter"}
         assert "forged" not in json.dumps(result)
 
 

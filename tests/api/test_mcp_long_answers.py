@@ -270,3 +270,70 @@ async def test_the_answer_of_the_agent_is_whole_beside_a_history_of_long_turns(
     assert answer["response"] == response.strip()
     assert len(answer["history"]) == 9
     assert all("more characters" in turn["content"] for turn in answer["history"][:6])
+
+
+PARTS: dict[str, Any] = {
+    "many strings": [{"type": "board", "cells": [f"cell {n}" for n in range(30_000)]}],
+    "many members": [{"type": "board", "cells": {f"cell {n}": n for n in range(30_000)}}],
+    "many long names": [{"type": "board", "cells": {f"{'n' * 2_000}{n}": n for n in range(200)}}],
+    "a long name": [{"type": "board", "name": "n" * 60_000}],
+    "nested lists": [{"type": "board", "cells": [[[[[n] * 8] * 8] * 8] * 8 for n in range(8)]}],
+    "deep lists": [{"type": "board", "cells": json.loads("[" * 24 + "1," * 30_000 + "1" + "]" * 24)}],
+    "parts": [{"type": "text", "text": f"Part {n} of the story of the lamp."} for n in range(499)],
+}
+
+
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+async def test_no_answer_about_a_turn_of_many_small_members_is_long(client: Client, port: int, parts: Any) -> None:
+    text = {"type": "text", "text": QUERY}
+    conversation = await client.conversation()
+    turn = (await client.append(conversation, {"role": "user", "content": [*parts, text]}))["turns"][0]
+    named = {"conversation_id": conversation}
+    async with mcp_client(port, client.key) as mcp:
+        page = await use(mcp, "get_history", **named)
+        assert page["data"][0]["id"] == turn["id"]
+        assert "get_history, turn_id, start and length" in page["cut"]
+        for form in ("canonical", "openai", "anthropic"):
+            context = await use(mcp, "build_context", **named, token_budget=400_000, format=form)
+            shown = json.dumps(context["messages"])
+            assert QUERY in shown or (len(parts) > 1 and parts[0]["text"] in shown), form
+        await use(mcp, "recall", query=QUERY, conversation_ids=[conversation], content="full")
+        for uri in (f"conversation://{conversation}", f"conversation://{conversation}/turns/{turn['id']}"):
+            read = (await mcp.read_resource(uri)).contents[0].model_dump()["text"]
+            assert len(read.encode()) <= MAX_BYTES
+            assert turn["id"] in read
+            assert "To keep the answer short" in json.loads(read)["cut"]
+
+
+async def test_no_answer_about_wide_metadata_is_long(client: Client, port: int) -> None:
+    wide = {f"n{number}": number for number in range(1_300)}
+    conversation = await client.conversation(external_id="wide", owner="mia", metadata=wide)
+    await client.append(conversation, {"role": "user", "content": QUERY, "metadata": wide})
+    named = {"conversation_id": conversation}
+    async with mcp_client(port, client.key) as mcp:
+        assert (await use(mcp, "create_conversation", external_id="wide"))["id"] == conversation
+        assert (await use(mcp, "find_conversations", owner="mia"))["data"][0]["id"] == conversation
+        assert (await use(mcp, "recall", query=QUERY, conversation_ids=[conversation]))["data"][0]["text"] == QUERY
+        assert (await use(mcp, "get_history", **named))["data"][0]["content"] == QUERY
+
+
+async def test_the_answer_to_many_appended_turns_is_short_and_says_how_to_read_them(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    turns = [{"role": "user", "content": f"Turn {n} is about lamps."} for n in range(500)]
+    async with mcp_client(port, client.key) as mcp:
+        answer = await use(mcp, "append_turns", conversation_id=conversation, turns=turns)
+    assert answer["seq"] == 500
+    assert [turn["position"] for turn in answer["turns"]] == [*range(1, len(answer["turns"]) + 1)]
+    assert f"The first {len(answer['turns'])} of 500 are shown. All are stored" in answer["cut"]
+
+
+async def test_the_resource_of_a_conversation_of_long_turns_has_its_newest(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, *(long_text(n, 5_000) for n in range(50)))
+    async with mcp_client(port, client.key) as mcp:
+        read = (await mcp.read_resource(f"conversation://{conversation}")).contents[0].model_dump()["text"]
+    contents = json.loads(read)
+    assert len(read.encode()) <= MAX_BYTES
+    assert contents["has_earlier"]
+    assert [turn["position"] for turn in contents["turns"]][-1] == 50
+    assert contents["turns"][-1]["content"] == long_text(49, 5_000)

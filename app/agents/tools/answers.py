@@ -18,6 +18,15 @@ _LEVELS: Final = (8_000, 4_000, 2_000, 1_000, 500, 250)
 """Characters that are left of long texts: the most with which the answer fits."""
 _UNCUT: Final = ("id", "ids", "cursor", "token", "hash", "name", "path", "cut")
 """Ends of the names of members whose texts stand for something, so that a part of them would be wrong."""
+_MAX_UNCUT: Final = 1_024
+"""Characters of such a text at most. What is longer is of a caller's own members."""
+_ITEM_BYTES: Final = 2_000
+_MEMBER_BYTES: Final = 64
+"""Bytes of an answer that an item of a list and a member of an object have at least, unless they are shorter."""
+_SEPARATOR_BYTES: Final = 4
+"""Of ", " or ": ", sent twice."""
+_MAX_DEPTH: Final = 16
+"""Levels of an answer. A list or an object further inside is shown whole or empty."""
 TEXT_LEVEL: Final = 2_000
 """Characters of a turn that a page shows, unless fewer turns are left than it may have."""
 
@@ -55,10 +64,14 @@ def cut_texts(value: JsonValue, *, max_characters: int, note: str = "") -> JsonV
         return [cut_texts(item, max_characters=max_characters, note=note) for item in value]
     if isinstance(value, dict):
         return {
-            name: item if name.endswith(_UNCUT) else cut_texts(item, max_characters=max_characters, note=note)
+            name: item if _is_uncut(name, item) else cut_texts(item, max_characters=max_characters, note=note)
             for name, item in value.items()
         }
     return value
+
+
+def _is_uncut(name: str, item: JsonValue) -> bool:
+    return name.endswith(_UNCUT) and (not isinstance(item, str) or len(item) <= _MAX_UNCUT)
 
 
 def slim(value: JsonValue) -> JsonValue:
@@ -73,7 +86,16 @@ def slim(value: JsonValue) -> JsonValue:
     return {name: slim(item) for name, item in value.items()}
 
 
-def fit_texts(value: JsonObject, *, max_bytes: int) -> tuple[JsonObject, str | None]:
+def fit(value: JsonObject, *, max_bytes: int) -> tuple[JsonObject, str | None]:
+    """Leave out members of turns, cut texts, then lists and objects, until a result fits. Return what was cut."""
+    shown, cut = _fit_texts(value, max_bytes=max_bytes)
+    if answer_bytes(shown) <= max_bytes:
+        return shown, cut
+    begun = cast("JsonObject", _beginning(shown, max_bytes - _AROUND))
+    return begun, f"{cut} Of long lists and objects, the first members are shown."
+
+
+def _fit_texts(value: JsonObject, *, max_bytes: int) -> tuple[JsonObject, str | None]:
     """Leave out members of turns, then cut texts, so that a result fits, as far as that helps. Return what was cut."""
     if answer_bytes(value) <= max_bytes:
         return value, None
@@ -88,10 +110,52 @@ def fit_texts(value: JsonObject, *, max_bytes: int) -> tuple[JsonObject, str | N
     return shown, f"To keep the answer short, texts of more than {level} characters are cut."
 
 
+def _beginning(value: JsonValue, room: int, depth: int = 0) -> JsonValue:
+    """Return the beginning of a list or an object, in so many bytes of an answer."""
+    if not isinstance(value, list | dict) or _bytes(value) <= room:
+        return value
+    if depth > _MAX_DEPTH:
+        return type(value)()
+    if isinstance(value, list):
+        shares = _shares(value, [_SEPARATOR_BYTES] * len(value), room, least=_ITEM_BYTES)
+        return [_beginning(item, share, depth + 1) for item, share in zip(value, shares, strict=False)]
+    beside = [_bytes(name) + 2 * _SEPARATOR_BYTES for name in value]
+    shares = _shares([*value.values()], beside, room, least=_MEMBER_BYTES)
+    members = zip(value.items(), shares, strict=False)
+    return {name: _beginning(item, share, depth + 1) for (name, item), share in members}
+
+
+def _shares(parts: Sequence[JsonValue], beside: Sequence[int], room: int, *, least: int) -> list[int]:
+    """Share a room among the first parts, in bytes: small ones whole, larger lists and objects alike, from `least`.
+
+    `beside`: bytes of the names of the parts, and of commas and colons.
+    """
+    sizes: list[int] = []
+    needed = 0
+    for part, more in zip(parts, beside, strict=True):
+        size = _bytes(part)
+        needed += more + (min(size, least) if isinstance(part, list | dict) else size)
+        if needed > room:
+            break
+        sizes.append(size)
+    room -= sum(beside[: len(sizes)])
+    room -= sum(size for size, part in zip(sizes, parts, strict=False) if not isinstance(part, list | dict))
+    shares = [0] * len(sizes)
+    containers = sorted((size, index) for index, size in enumerate(sizes) if isinstance(parts[index], list | dict))
+    for place, (size, index) in enumerate(containers):
+        shares[index] = min(size, room // (len(containers) - place))
+        room -= shares[index]
+    return shares
+
+
+def _bytes(value: JsonValue) -> int:
+    return answer_bytes(value) - _AROUND
+
+
 def fit_beside(value: JsonObject, name: str, *, max_bytes: int) -> JsonObject:
     """Cut the texts of a member of a result to the room that the other members leave."""
     others = {other: member for other, member in value.items() if other != name}
-    shown, _ = fit_texts({name: value[name]}, max_bytes=max_bytes - answer_bytes(others) + _AROUND)
+    shown, _ = fit({name: value[name]}, max_bytes=max_bytes - answer_bytes(others) + _AROUND)
     return {**others, **shown}
 
 
@@ -100,13 +164,15 @@ def fit_list(value: JsonObject, name: str, *, max_bytes: int, how: str) -> JsonO
 
     `how`: how to read what was left out.
     """
-    shown, cut = fit_texts(value, max_bytes=max_bytes)
+    shown, cut = _fit_texts(value, max_bytes=max_bytes)
     items = cast("list[JsonValue]", shown[name])
     count = fitting_count(shown, items, max_bytes=max_bytes)
     if count < len(items):
         cut = " ".join(filter(None, [cut, f"The first {count} of {len(items)} are shown."]))
         shown = dict(shown)
         shown[name] = items[:count]
+    shown, cut_more = fit(shown, max_bytes=max_bytes)
+    cut = cut_more or cut
     if cut is not None:
         shown["cut"] = f"{cut} {how}"
     return shown
@@ -153,7 +219,7 @@ def fit_recall(value: JsonObject, *, max_bytes: int) -> JsonObject:
         count < len(hits)
     )
     shown["data"] = cast("JsonValue", hits[:count])
-    shown, cut = fit_texts(shown, max_bytes=max_bytes)
+    shown, cut = fit(shown, max_bytes=max_bytes)
     rest = f"To keep the answer short, {' and '.join(left_out)} are left out.{fewer}{'' if cut is None else f' {cut}'}"
     return {**shown, "cut": f"{rest} Read a turn with get_history: its conversation_id, turn_id, start and length."}
 

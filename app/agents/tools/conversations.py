@@ -12,14 +12,16 @@ from app.agents.tools.answers import (
     ToolAnswer,
     answer_bytes,
     cut_turn,
+    fit,
+    fit_list,
     fit_part,
     fit_recall,
-    fit_texts,
     fitting_count,
     slim,
     with_reasons,
 )
 from app.agents.tools.schemas import (
+    AppendAnswer,
     AppendTurns,
     BuildContext,
     ContextAnswer,
@@ -33,7 +35,6 @@ from app.agents.tools.schemas import (
 from app.agents.tools.tool import ADDS, READER, READS, WRITER, Group, Tool, ToolServices, tool
 from app.context.schemas import Context
 from app.conversations.schemas.conversations import (
-    AppendResult,
     Conversation,
     ConversationCreate,
     ListedConversation,
@@ -104,7 +105,7 @@ def _turn_tools() -> tuple[Tool, ...]:
         tool(
             "append_turns",
             AppendTurns,
-            AppendResult,
+            AppendAnswer,
             _append_turns,
             title="Append turns",
             description=(
@@ -243,7 +244,7 @@ async def _build_context(services: ToolServices, caller: Caller, body: BuildCont
             break
         shown, rows = _without_reasons(context)
         cut = f"To keep the answer short, it was built for {budget} tokens. POST /v1/…/context builds larger ones."
-    shown, cut_texts = fit_texts(shown, max_bytes=room)
+    shown, cut_texts = fit(shown, max_bytes=room)
     shown, cut_rows = with_reasons(shown, rows, max_bytes=max_bytes)
     notes = [note for note in (cut, cut_texts, cut_rows) if note is not None]
     return ToolAnswer({**shown, "cut": " ".join(notes)} if notes else shown)
@@ -274,7 +275,7 @@ async def _find_conversations(
     return await fit_page(read, body.limit, max_bytes=services.max_answer_bytes)
 
 
-async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurns) -> AppendResult:
+async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurns) -> ToolAnswer:
     conversation_id = await found_or_created(services, caller, body, owner=body.owner)
     caller.require_conversation(Scope.WRITE, conversation_id)
     result = await services.conversations.append(
@@ -285,7 +286,9 @@ async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurn
         is_import=body.is_import,
         sanitised=body.sanitised,
     )
-    return result.value
+    answer = result.value.model_dump(mode="json")
+    how = "All are stored: read them with get_history."
+    return ToolAnswer(fit_list(answer, "turns", max_bytes=services.max_answer_bytes, how=how))
 
 
 async def _get_history(services: ToolServices, caller: Caller, body: GetHistory) -> ToolAnswer:
@@ -307,7 +310,7 @@ async def _get_history(services: ToolServices, caller: Caller, body: GetHistory)
         turns = cast("list[JsonObject]", shown["data"])
         shown["data"] = cast("JsonValue", [cut_turn(turn) for turn in turns])
         if len(turns) <= 1 or (size := answer_bytes(shown)) <= max_bytes:
-            shown, _ = fit_texts(shown, max_bytes=max_bytes)
+            shown, _ = fit(shown, max_bytes=max_bytes)
             return ToolAnswer({**shown, "cut": _CUT_PAGE})
         query = replace(query, limit=max(1, min(len(turns) - 1, len(turns) * max_bytes // size)))
 
@@ -318,7 +321,7 @@ async def _read_part(
     turn = await services.conversations.turn(caller, conversation_id, turn_id=turn_id)
     bare = turn.model_copy(update={"content": None, "tool_calls": [], "tool_results": []})
     page = HistoryPage(object="list", data=[bare], has_more=False, next_cursor=None, summaries=[], rev=turn.rev)
-    shown, _ = fit_texts(page.model_dump(mode="json"), max_bytes=services.max_answer_bytes // 2)
+    shown, _ = fit(page.model_dump(mode="json"), max_bytes=services.max_answer_bytes // 2)
     text, max_bytes = readable_text(turn), services.max_answer_bytes
     part = fit_part(shown, text, start=body.start, length=body.length, max_bytes=max_bytes)
     return ToolAnswer(part)

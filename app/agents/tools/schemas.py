@@ -9,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 from app.agents.lifecycle.schemas import Tree
 from app.context.schemas import Context, ContextRequest, MaxTurnTokens, SummaryRequest
 from app.conversations.schemas.append import TurnsToAppend
-from app.conversations.schemas.conversations import Filter, Name, NonNegative
+from app.conversations.schemas.conversations import AppendResult, Filter, Name, NonNegative
 from app.conversations.schemas.history import HistoryPage, HistoryQuery, ListedStatus
 from app.core.errors import Forbidden, PublicValueError
 from app.core.paging import Order
@@ -178,6 +178,12 @@ class StoredMemory(BaseModel):
 _Cut: TypeAlias = Annotated[
     str | None, Field(default=None, description="What was left out of a long answer, and how to read it.")
 ]
+
+
+class AppendAnswer(AppendResult):
+    """The stored turns, and the new state of the conversation."""
+
+    cut: _Cut
 
 
 class RecallAnswer(RecallResult):

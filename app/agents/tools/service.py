@@ -7,8 +7,8 @@ Each tool accepts a REST schema and calls the service that REST calls. To add on
 from dataclasses import replace
 from typing import Final
 
-from app.agents.tools.answers import ToolAnswer, answer_bytes, fit_beside, fit_list, fit_texts
-from app.agents.tools.conversations import conversation_tools, found_or_created
+from app.agents.tools.answers import ToolAnswer, answer_bytes, fit, fit_beside, fit_list
+from app.agents.tools.conversations import conversation_tools, fit_page, found_or_created
 from app.agents.tools.facts import fact_tools
 from app.agents.tools.lifecycle import lifecycle_tools
 from app.agents.tools.schemas import AgentAnswer, AskAgent, AskAgentTool, MemoryAnswer, StoredMemory, agent_disabled
@@ -28,7 +28,18 @@ from app.agents.tools.tool import (
 from app.memory.longterm.schemas import MemoryQuery, MemoryStore
 from app.tenancy.schemas import Caller
 
-__all__ = ["Group", "Tool", "ToolServices", "all_tools", "error_text", "fit_texts", "raw_tools", "small_tools"]
+__all__ = [
+    "Group",
+    "Tool",
+    "ToolServices",
+    "all_tools",
+    "answer_bytes",
+    "error_text",
+    "fit",
+    "fit_page",
+    "raw_tools",
+    "small_tools",
+]
 
 _BYTES_PER_CHARACTER: Final = 4
 """Of a text that is sent twice, with its quotes and line ends escaped."""

@@ -14,7 +14,7 @@ from app.conversations.find import lock_conversation
 from app.conversations.hash_chain import GENESIS
 from app.conversations.responses.store import ResponseRow
 from app.conversations.schemas.conversations import plain_text
-from app.conversations.schemas.fields import CONVERSATION, RESPONSE, SUMMARY, TURN
+from app.conversations.schemas.fields import CONVERSATION, ERASED_COLUMNS, RESPONSE, SUMMARY, TURN
 from app.conversations.schemas.summaries import DoubtfulSentence, HighlightLine
 from app.conversations.stores import conversation_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
@@ -48,7 +48,7 @@ _REQUIRED_IF_COMMITTED: Final = (
     *("id", "seq", "position", "rev", "kind", "actor", "content_tokens", "created_at", "occurred_at"),
     *("content_hash", "chain_hash"),
 )
-_CONTENT: Final = ("content", "tool_calls", "tool_results", "usage", "metadata", "response")
+_CONTENT: Final = (*ERASED_COLUMNS, "response")
 _COMPUTED: Final = frozenset({"id", "rev", "kind", "actor", "role", "status", "occurred_at", "created_at"})
 _RECORDED_TURN: Final = tuple(field for field in TURN if field.column not in _COMPUTED)
 

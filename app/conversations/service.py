@@ -82,6 +82,7 @@ from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId
 from app.core.outbox import EventType
 from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.formats.parse.sent_messages import errors_in_messages
 from app.formats.schemas import CanonicalTurn, Role
 from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope, TokenEpochs
@@ -293,16 +294,17 @@ class Conversations:
         are accepted; Forbidden `token_not_allowed` for turns that the token does not permit.
         """
         writer = caller.require_conversation(Scope.WRITE, conversation_id)
-        appended = await self._appends.append(
-            writer,
-            conversation_id,
-            turns=permitted_turns(caller, turns),
-            expected_seq=expected_seq,
-            vectors=vectors,
-            idempotency_key=None if idempotency_key is None else idempotency_key.for_caller(caller),
-            is_import=is_import,
-            of_history=of_history,
-        )
+        with errors_in_messages([turn.sent for turn in turns]):
+            appended = await self._appends.append(
+                writer,
+                conversation_id,
+                turns=permitted_turns(caller, turns),
+                expected_seq=expected_seq,
+                vectors=vectors,
+                idempotency_key=None if idempotency_key is None else idempotency_key.for_caller(caller),
+                is_import=is_import,
+                of_history=of_history,
+            )
         return appended.with_value(appended.value.model_copy(update={"sanitised": list(sanitised)}))
 
     async def find_result(

@@ -153,6 +153,60 @@ async def test_what_cannot_be_read_is_refused_by_its_place(client: Client, body:
     assert await client.history(conversation) == []
 
 
+_LONG = "a" * (2**20 + 1)
+_UNCALLED = [{"type": "text", "text": "And?"}, {"type": "tool_result", "tool_use_id": "toolu_9", "content": "x"}]
+_TWICE: list[Any] = [{"type": "tool_use", "id": "t", "name": "w", "input": {}}] * 2
+_CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "shell", "input": _LONG}}
+NAMED: list[tuple[str | None, list[Any], str, str]] = [
+        ("openai", [{"role": "tool", "tool_call_id": "c", "content": "x"}],
+         "tool_call_unknown", "/turns/0/tool_call_id"),
+        ("openai", [{"role": "assistant", "content": None, "tool_calls": [_CUSTOM]}],
+         "text_too_large", "/turns/0/tool_calls/0/custom/input"),
+        ("openai", [{"role": "user", "content": _LONG, "x": 1}], "text_too_large", "/turns/0/content"),
+        ("workers_ai", [{"role": "tool", "tool_call_id": "c", "name": "w", "content": "x"}],
+         "tool_call_unknown", "/turns/0/tool_call_id"),
+        ("openai_responses", [{"type": "function_call_output", "call_id": "c", "output": "x"}],
+         "tool_call_unknown", "/turns/0/call_id"),
+        (None, [{"type": "function_call_output", "call_id": "c", "output": "x"}],
+         "tool_call_unknown", "/turns/0/call_id"),
+        ("openai_responses", [{"type": "local_shell_call_output", "id": "c", "output": "x"}],
+         "tool_call_unknown", "/turns/0/id"),
+        ("openai_responses", [_RESPONSES[1], _RESPONSES[2] | {"output": [{"type": "input_text", "text": _LONG}]}],
+         "text_too_large", "/turns/1/output/0/text"),
+        ("openai_responses", [_RESPONSES[1] | {"arguments": _LONG}], "text_too_large", "/turns/0/arguments"),
+        ("openai_responses", [{"type": "custom_tool_call", "call_id": "c", "name": "w", "input": _LONG}],
+         "text_too_large", "/turns/0/input"),
+        *((named, [*_ANTHROPIC[:3], {"role": "user", "content": _UNCALLED}],
+           "tool_call_unknown", "/turns/3/content/1/tool_use_id") for named in ("anthropic", None)),
+        ("anthropic", [{"role": "user", "content": [{"type": "text", "text": "a"}, _UNCALLED[1] | {"content": _LONG}]}],
+         "text_too_large", "/turns/0/content/1/content"),
+        ("anthropic", [{"role": "user", "content": [_UNCALLED[1], {"type": "text", "text": _LONG}]}],
+         "text_too_large", "/turns/0/content/1/text"),
+        ("anthropic", [{"role": "assistant", "content": [{"type": "text", "text": "a"}, *_TWICE]}],
+         "invalid_request", "/turns/0/content/2"),
+        *((named, [*_ANTHROPIC[:3], {"role": "user", "content": "a", "metadata": 3}],
+           "invalid_request", "/turns/3/metadata") for named in ("anthropic", None)),
+        ("canonical", [{"role": "tool", "tool_call_id": "c", "content": "x", "is_error": True}],
+         "tool_call_unknown", "/turns/0/tool_call_id"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("named", "turns", "code", "pointer"), NAMED)
+async def test_errors_name_the_message_and_the_member_that_were_sent(
+    service: Service, client: Client, named: str | None, turns: list[Any], code: str, pointer: str
+) -> None:
+    conversation = await client.conversation()
+    body = {"turns": turns} | ({"format": named} if named else {})
+    status = 413 if code == "text_too_large" else 422
+    answer = await client.post(f"/v1/conversations/{conversation}/turns", json=body)
+    assert [one["pointer"] for one in problem(answer, status, code)["errors"]] == [pointer]
+    if status == 422:
+        async with serving(service.app, service.settings) as port, socket_on(port, conversation, client.key) as live:
+            await live.send("append", id=format_id(new_uuid()), **body)
+            assert [one["pointer"] for one in (await live.until("error"))["errors"]] == [pointer]
+    assert await client.history(conversation) == []
+
+
 @pytest.mark.parametrize("named", [*MESSAGES, None])
 @pytest.mark.parametrize(
     ("turn", "code"),

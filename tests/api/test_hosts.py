@@ -144,6 +144,14 @@ async def test_the_host_of_an_absolute_target_replaces_that_of_the_header(port: 
     ):
         answer = await exchange(port, f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{more}".encode())
         assert answer.startswith(f"HTTP/1.1 {status} ".encode()), target
+    for version in ("1.1", "1.0"):
+        for path in ("/healthz", "/v1/conversations"):
+            for host in (*filter(str.strip, NO_HOST), "a b", "exa mple/"):
+                request = f"GET http://127.0.0.1{path} HTTP/{version}\r\nHost: {host}\r\n{more}"
+                refused(await exchange(port, request.encode("latin-1")), 400, "malformed_request")
+        twice = f"GET http://127.0.0.1/healthz HTTP/{version}\r\nHost: a\r\nHost: b\r\n{more}"
+        refused(await exchange(port, twice.encode()), 400, "malformed_request")
+    refused(await exchange(port, b"GET http://127.0.0.1/healthz HTTP/1.1\r\n\r\n"), 400, "malformed_request")
     without = f"GET http://127.0.0.1/v1/conversations HTTP/1.{{}}\r\n{more}"
     refused(await exchange(port, without.format(1).encode()), 400, "malformed_request")
     assert (await exchange(port, without.format(0).encode())).startswith(b"HTTP/1.1 200")

@@ -391,7 +391,19 @@ async def test_a_turn_without_items_is_refused(client: Client) -> None:
             [{"type": "function_call", "call_id": "c", "name": "f", "arguments": LONG}],
             413,
             "text_too_large",
-            "/input_items/0",
+            "/input_items/0/arguments",
+        ),
+        (
+            [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "a"}] * 1001}],
+            422,
+            "invalid_request",
+            "/input_items/0/output",
+        ),
+        (
+            [{"type": "local_shell_call_output", "id": "c", "output": LONG}],
+            413,
+            "text_too_large",
+            "/input_items/0/output",
         ),
         (
             [{"role": "user", "content": [{"type": "input_text", "text": "a"}] * 1001}],
@@ -402,7 +414,19 @@ async def test_a_turn_without_items_is_refused(client: Client) -> None:
         ([said("user", "a")] * 501, 422, "invalid_request", "/input_items"),
         (["a"], 422, "invalid_request", "/input_items/0"),
     ],
-    ids=["role", "type", "name", "text", "part", "arguments", "parts", "items", "no object"],
+    ids=[
+        "role",
+        "type",
+        "name",
+        "text",
+        "part",
+        "arguments",
+        "parts of a result",
+        "output",
+        "parts",
+        "items",
+        "no object",
+    ],
 )
 async def test_a_wrong_item_is_named_and_nothing_is_stored(
     client: Client, items: Any, status: int, code: str, pointer: str

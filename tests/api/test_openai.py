@@ -570,8 +570,42 @@ async def test_errors_of_our_own_are_the_clients_own_exceptions(
     orphan = {"role": "tool", "tool_call_id": "call_x", "content": "x"}
     with pytest.raises(openai.BadRequestError) as wrong:
         await chat(ai, conversation, orphan)
-    assert wrong.value.code == "tool_call_unknown"
+    assert (wrong.value.code, wrong.value.param) == ("tool_call_unknown", "messages.0.tool_call_id")
+    for message, param in (
+        ({"role": "function", "name": "f", "content": "x"}, "messages.1.name"),
+        ({"role": "assistant", "content": None, "function_call": {"arguments": "{}"}}, "messages.1.function_call.name"),
+    ):
+        with pytest.raises(openai.BadRequestError) as wrong:
+            await chat(ai, conversation, {"role": "system", "content": "Be brief."}, message)
+        assert wrong.value.param == param
     assert fake.chats == []
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("temperature", "1"), ("temperature", True), ("top_p", "1"), ("max_tokens", "5"),
+        ("max_completion_tokens", 5.5), ("n", "1"), ("seed", "7"), ("stream", "true"), ("stream", 1), ("store", 1),
+        ("service_tier", 7), ("parallel_tool_calls", "no"), ("stop", 7), ("reasoning_effort", 1), ("tools", {}),
+        ("response_format", "json"), ("metadata", []), ("user", 7), ("logprobs", "yes"),
+    ],
+)  # fmt: skip
+async def test_a_parameter_of_another_type_is_refused(
+    tenant: Client, fake: FakeChat, member: str, value: Any, *, named: bool
+) -> None:
+    body = {"messages": [user("hi")], member: value}
+    body |= {"conversation_id": await tenant.conversation()} if named else {}
+    refused = await tenant.post("/openai/v1/chat/completions", json=body)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"], error["param"]) == (400, "invalid_request_error", member)
+    assert fake.chats == []
+
+
+async def test_a_temperature_may_be_a_whole_number(ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat) -> None:
+    await chat(ai, await tenant.conversation(), "hi", temperature=1)
+    await ai.responses.create(model=CHAT_MODEL, input="hi", temperature=1)
+    assert [sent["temperature"] for sent in fake.chats] == [1, 1]
 
 
 async def test_a_call_is_in_the_ledger(ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat) -> None:

@@ -121,6 +121,34 @@ async def test_items_that_cannot_be_stored_leave_nothing(ai: openai.AsyncOpenAI,
     assert (await client.get("/v1/conversations")).json()["data"] == []
 
 
+async def test_errors_name_the_item_and_the_member_that_were_sent(ai: openai.AsyncOpenAI) -> None:
+    orphan: Any = {"type": "function_call_output", "call_id": "call_x", "output": "x"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        await ai.conversations.create(items=[ITEMS[0], orphan])
+    assert refused.value.param == "items.1.call_id"
+    made = await ai.conversations.create(items=ITEMS[:1])
+    stored: Any = (await ai.conversations.items.list(made.id)).data[0].model_dump()
+    for items, param in (([stored, ITEMS[0], orphan], "items.2.call_id"), ([orphan], "items.0.call_id")):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await ai.conversations.items.create(made.id, items=items)
+        assert (refused.value.code, refused.value.param) == ("tool_call_unknown", param)
+    long: Any = ITEMS[2] | {"arguments": "a" * (2**20 + 1)}
+    with pytest.raises(openai.APIStatusError) as too_large:
+        await ai.conversations.items.create(made.id, items=[stored, long])
+    assert (too_large.value.status_code, too_large.value.param) == (413, "items.1.arguments")
+
+
+@pytest.mark.parametrize("value", [1, 1.5, True, None, {}, []])
+async def test_the_values_of_metadata_are_texts(client: Client, value: Any) -> None:
+    path = "/openai/v1/conversations"
+    made = (await client.post(path, json={"metadata": {"topic": "demo"}})).json()["id"]
+    for at in (path, f"{path}/{made}"):
+        refused = await client.post(at, json={"metadata": {"topic": value}})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["type"], error["param"]) == (400, "invalid_request_error", "metadata")
+    assert (await client.get(f"{path}/{made}")).json()["metadata"] == {"topic": "demo"}
+
+
 async def test_the_synchronous_client_too(port: int, client: Client) -> None:
     def talk() -> list[str]:
         with openai.OpenAI(api_key=client.key, base_url=f"http://127.0.0.1:{port}/openai/v1") as ai:

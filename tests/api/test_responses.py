@@ -24,6 +24,7 @@ WEATHER: Any = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }  # fmt: skip
 PATH = "/openai/v1/responses"
+LONG = "a" * (2**20 + 1)
 
 
 @pytest.fixture
@@ -254,7 +255,7 @@ async def test_functions_are_called_and_answered(ai: openai.AsyncOpenAI, tenant:
     assert sent(fake) == [("user", "Weather?"), ("assistant", "weather"), ("tool", "sunny"), ("tool", "cold")]
     with pytest.raises(openai.BadRequestError) as refused:
         await create(ai, outputs[:1], previous_response_id=second.id)
-    assert (refused.value.code, refused.value.param) == ("tool_call_answered", "input.0.tool_call_id")
+    assert (refused.value.code, refused.value.param) == ("tool_call_answered", "input.0.call_id")
     roles = [role for role, _ in await said(tenant, second.conversation.id)]
     assert roles == ["user", "assistant", "tool", "tool", "assistant"]
 
@@ -324,7 +325,25 @@ async def test_members_that_are_not_known_here_go_to_the_model(ai: openai.AsyncO
         ({"input": None}, "input", "invalid_request"),
         ({"input": [{"type": "message"}]}, "input.0.role", "invalid_request"),
         ({"input": [{"role": "user", "content": "a"}, 3]}, "input.1", "invalid_request"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]},
+            "input.0.call_id",
+            "tool_call_unknown",
+        ),
         ({"store": "no"}, "store", "invalid_request"),
+        ({"store": 1}, "store", "invalid_request"),
+        ({"stream": "true"}, "stream", "invalid_request"),
+        ({"temperature": "1"}, "temperature", "invalid_request"),
+        ({"temperature": True}, "temperature", "invalid_request"),
+        ({"top_p": "0.5"}, "top_p", "invalid_request"),
+        ({"max_output_tokens": "16"}, "max_output_tokens", "invalid_request"),
+        ({"parallel_tool_calls": "no"}, "parallel_tool_calls", "invalid_request"),
+        ({"service_tier": 7}, "service_tier", "invalid_request"),
+        ({"safety_identifier": {}}, "safety_identifier", "invalid_request"),
+        ({"prompt_cache_key": 7}, "prompt_cache_key", "invalid_request"),
+        ({"reasoning": {"effort": 7}}, "reasoning.effort", "invalid_request"),
+        ({"text": {"verbosity": 7}}, "text.verbosity", "invalid_request"),
+        ({"metadata": {"a": 1}}, "metadata", "invalid_request"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_with_its_field(
@@ -336,6 +355,14 @@ async def test_what_cannot_be_done_is_refused_with_its_field(
     assert "quokka" not in response.text
     assert fake.chats == []
     assert await listed(tenant) == []
+
+
+async def test_too_long_a_text_is_named(tenant: Client, fake: FakeChat) -> None:
+    output = {"type": "function_call_output", "call_id": "c"}
+    for sent, param in ((LONG, "input"), ([user("a"), output | {"output": LONG}], "input.1.output")):
+        refused = await tenant.post(PATH, json={"model": "m", "input": sent})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (413, param)
+    assert fake.chats == []
 
 
 async def test_unknown_responses_and_conversations_are_not_found(tenant: Client, fake: FakeChat) -> None:

@@ -292,7 +292,7 @@ class AskService:
         exchange = await exchanges.open(
             run.caller,
             run.conversation_id,
-            messages=[("", _query_turn(run))],
+            messages=[_query_turn(run)],
             answer=OpenTurn(role=Role.ASSISTANT, actor=ACTOR),
             idempotency_key=idempotency_key,
         )

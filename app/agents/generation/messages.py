@@ -12,6 +12,8 @@ from app.conversations.schemas.conversations import Turn, TurnInput, content_tex
 from app.core.errors import FieldError, Invalid, TooLarge
 from app.formats import service as formats
 from app.formats.parse.produced import admit_message
+from app.formats.parse.sent_messages import SentMessage, errors_in_messages
+from app.formats.parse.validation import field_error
 from app.formats.render.openai import distinct_texts
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role, TurnLike
 from app.formats.turns import call_key, to_canonical
@@ -24,12 +26,12 @@ MAX_MESSAGES: Final = 10_000
 class RequestMessages:
     """The messages of a request, without those that are instructions of this call alone.
 
-    `pointers`: the place of each message in the request. `compared`: the messages as `align` compares them, each with
+    `sent`: each message as it was sent. `compared`: the messages as `align` compares them, each with
     the index of its turn. `system`: the text of the instructions.
     """
 
     turns: Sequence[ParsedTurn]
-    pointers: Sequence[str]
+    sent: Sequence[SentMessage]
     compared: Sequence[tuple[int, JsonObject]]
     system: str | None
     by_item: bool = False
@@ -56,9 +58,9 @@ class RequestMessages:
         """Return the turns from an index on, for a context."""
         return [to_canonical(turn, turn_id=f"new-{at}") for at, turn in enumerate(self.turns)][start:]
 
-    def to_store(self, start: int) -> list[tuple[str, TurnInput]]:
-        """Return the turns from an index on to append, each with its pointer."""
-        return [(pointer, TurnInput.of(turn)) for pointer, turn in zip(self.pointers, self.turns, strict=True)][start:]
+    def to_store(self, start: int) -> list[TurnInput]:
+        """Return the turns from an index on to append."""
+        return [TurnInput.of(turn).parsed_from(sent) for sent, turn in zip(self.sent, self.turns, strict=True)][start:]
 
     def with_system(self, text: str | None) -> "RequestMessages":
         """Return the messages with more instructions before them."""
@@ -77,18 +79,19 @@ def _answered_keys(turn: TurnLike) -> set[str]:
 
 def read_chat(messages: JsonValue) -> RequestMessages:
     """Return the messages of a chat completion. System messages are instructions. Raises Invalid."""
-    cleaned: JsonValue = messages
-    if isinstance(messages, list):
-        require_number(len(messages), "/messages")
-        cleaned = [with_calls(message) if isinstance(message, dict) else message for message in messages]
-    parsed = formats.parse(Format.OPENAI, cleaned)
-    sent = cast("list[JsonObject]", cleaned)
+    if not isinstance(messages, list):
+        raise field_error("/messages", "a list of objects")
+    require_number(len(messages), "/messages")
+    cleaned: list[JsonValue] = [with_calls(message) if isinstance(message, dict) else message for message in messages]
+    sent = [SentMessage(f"/messages/{at}", Format.OPENAI, cast("JsonObject", each)) for at, each in enumerate(messages)]
+    with errors_in_messages(sent):
+        parsed = formats.parse(Format.OPENAI, cleaned, root="/turns")
     spoken = [at for at, turn in enumerate(parsed) if turn.role is not Role.SYSTEM]
     return RequestMessages(
         turns=[parsed[at] for at in spoken],
-        pointers=[f"/messages/{at}" for at in spoken],
-        compared=[(number, sent[at]) for number, at in enumerate(spoken)],
-        system=_system_text(parsed),
+        sent=[sent[at] for at in spoken],
+        compared=[(number, cast("JsonObject", cleaned[at])) for number, at in enumerate(spoken)],
+        system=_system_text(parsed, "/messages"),
     )
 
 
@@ -105,11 +108,11 @@ def read_items(items: Sequence[tuple[str, JsonObject]], *, keeps_system: bool) -
     turns = [parsed[at] for at in spoken]
     return RequestMessages(
         turns=turns,
-        pointers=[items[at][0] for at in spoken],
+        sent=[SentMessage(items[at][0], Format.OPENAI_RESPONSES, items[at][1]) for at in spoken],
         compared=[
             (at, message) for at, turn in enumerate(turns) for message in formats.write(Format.OPENAI, [turn]).messages
         ],
-        system=None if keeps_system else _system_text(parsed),
+        system=None if keeps_system else _system_text(parsed, "/input"),
         by_item=True,
     )
 
@@ -121,16 +124,16 @@ def require_number(count: int, at: str) -> None:
         raise Invalid("invalid_request", f"A request may have at most {MAX_MESSAGES} messages.", fields=fields)
 
 
-def require_system_length(text: str) -> None:
+def require_system_length(text: str, at: str) -> None:
     """Raise TooLarge `text_too_large` if the system texts of a request are too long in total."""
     if len(text) > MAX_SYSTEM_CHARACTERS:
         detail = f"The system texts of a request may have at most {MAX_SYSTEM_CHARACTERS} characters in total."
-        raise TooLarge("text_too_large", detail, fields=[FieldError("/messages", "too much system text")])
+        raise TooLarge("text_too_large", detail, fields=[FieldError(at, "too much system text")])
 
 
-def _system_text(parsed: Sequence[ParsedTurn]) -> str | None:
+def _system_text(parsed: Sequence[ParsedTurn], at: str) -> str | None:
     texts = [content_text(turn.content) for turn in parsed if turn.role is Role.SYSTEM]
-    require_system_length("\n\n".join(texts))
+    require_system_length("\n\n".join(texts), at)
     distinct: dict[str, str] = {}
     for text in texts:
         distinct.setdefault(text.strip(), text)

@@ -48,8 +48,8 @@ class OpenAIConversations:
         self, caller: Caller, *, body: NewConversation, idempotency_key: IdempotencyKey | None
     ) -> RequestResult[OpenAIConversation]:
         """Create a conversation. If its items cannot be stored, it is not created."""
-        turns = [turn for _, turn in read_items(_placed(body.items or ()), keeps_system=True).to_store(0)]
-        create = ConversationCreate(metadata=body.metadata or {})
+        turns = read_items(_placed(body.items or ()), keeps_system=True).to_store(0)
+        create = ConversationCreate(metadata={**(body.metadata or {})})
         if not turns:
             created = await self._conversations.create(caller, body=create, idempotency_key=idempotency_key)
             return created.with_value(_view(created.value))
@@ -80,7 +80,7 @@ class OpenAIConversations:
         self, caller: Caller, conversation_id: ConversationId, *, body: ChangedConversation
     ) -> OpenAIConversation:
         """Replace the metadata."""
-        change = ConversationUpdate(metadata=body.metadata or {})
+        change = ConversationUpdate(metadata={**(body.metadata or {})})
         changed = await self._updates.update(caller, conversation_id, body=change, replaces_metadata=True)
         return _view(changed)
 
@@ -97,7 +97,7 @@ class OpenAIConversations:
         new = await unstored_items(self._conversations, self._responses, caller, _placed(body.items), conversation_id)
         if not new:
             return item_page([], has_more=False)
-        turns = [turn for _, turn in read_items(new, keeps_system=True).to_store(0)]
+        turns = read_items(new, keeps_system=True).to_store(0)
         stored = (await self._conversations.append(caller, conversation_id, turns=turns)).value
         return item_page([item for turn in stored.turns for item in items(turn)], has_more=False)
 

@@ -268,20 +268,18 @@ class Preparation:
                 self._caller, conversation_id, owner=name.owner, pointer=name.owner_pointer
             )
 
-    async def _store_first(
-        self, target: _Target, new: Sequence[tuple[str, TurnInput]]
-    ) -> tuple[Sequence[tuple[str, TurnInput]], list[TurnId]]:
+    async def _store_first(self, target: _Target, new: Sequence[TurnInput]) -> tuple[Sequence[TurnInput], list[TurnId]]:
         """Store those messages of a private conversation that do not fit into one exchange. Return the rest.
 
         Their ids follow from their places, so that a repeated request stores them once.
         """
         at_once = self._services.settings.limits.max_turns_per_append
-        newest = max((at for at, (_, turn) in enumerate(new) if turn.role is not Role.TOOL), default=-1)
+        newest = max((at for at, turn in enumerate(new) if turn.role is not Role.TOOL), default=-1)
         ids: list[TurnId] = []
         while len(new) >= at_once:
             batch = [
                 turn.model_copy(update={"id": _id_at(target.conversation_id, len(ids) + number)})
-                for number, (_, turn) in enumerate(new[: at_once - 1])
+                for number, turn in enumerate(new[: at_once - 1])
             ]
             batch_ids = [TurnId(cast("UUID", turn.id)) for turn in batch]
             # as in an exchange, only the results at the end of a request need their calls
@@ -309,8 +307,12 @@ class Preparation:
         return (await asyncio.to_thread(work) if len(sent) > _THREAD_MESSAGES else work()), turns
 
     def _wanted(self) -> ContextRequest:
-        wanted = self._request.context.request(token_budget=self._budget(), system=self._messages.system)
         sent = self._request.response_input
+        wanted = self._request.context.request(
+            token_budget=self._budget(),
+            system=self._messages.system,
+            messages_pointer="/messages" if sent is None else "/input",
+        )
         if sent is not None and not sent.truncates:
             return wanted.model_copy(update={"shorten": False})
         return wanted

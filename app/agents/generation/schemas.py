@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, JsonValue, StrictBool, StrictInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SkipValidation,
+    StrictBool,
+    StrictInt,
+)
 
 from app.agents.generation.messages import MAX_MESSAGES, RequestMessages, require_system_length
 from app.context.schemas import (
@@ -18,7 +27,13 @@ from app.context.schemas import (
     SystemText,
     Tokenizer,
 )
-from app.conversations.schemas.conversations import MessageObject, MetadataIn, ParsedObject, Turn, content_text
+from app.conversations.schemas.conversations import (
+    MessageObject,
+    ParsedObject,
+    Turn,
+    content_text,
+    with_valid_policies,
+)
 from app.conversations.schemas.responses import ContinuedResponse
 from app.core.ids import ConversationId, format_id
 from app.core.validation.ids import ConversationNameIn
@@ -37,6 +52,12 @@ ON_DISCONNECT: Final = (
 CONVERSATION_PREFIX: Final = "conv_"
 """What the id of a conversation begins with in OpenAI's format."""
 MAX_ITEMS: Final = 500
+OpenAIMetadata: TypeAlias = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+"""Metadata in OpenAI's format."""
+_PassedValue: TypeAlias = Annotated[JsonValue, SkipValidation]
+_ConversationMetadata: TypeAlias = Annotated[OpenAIMetadata, AfterValidator(with_valid_policies)]
 
 TokenBudget = Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)]
 
@@ -57,13 +78,13 @@ class ContextOptions(Strict):
     tokenizer: Tokenizer = "o200k_base"
     wait_for_vectors_ms: WaitForVectorsMs = 0
 
-    def request(self, *, token_budget: int, system: str | None) -> ContextRequest:
+    def request(self, *, token_budget: int, system: str | None, messages_pointer: str) -> ContextRequest:
         """Return the complete context request; the system text of the messages follows the one given here.
 
         Raises TooLarge `text_too_large` if both together are too long.
         """
         texts = "\n\n".join(text for text in (self.system, system) if text)
-        require_system_length(texts)
+        require_system_length(texts, messages_pointer)
         members = {name: getattr(self, name) for name in type(self).model_fields}
         return ContextRequest.model_validate({**members, "token_budget": token_budget, "system": texts or None})
 
@@ -204,17 +225,73 @@ class GenerationResult:
         )
 
 
+class CreateChatCompletion(BaseModel):
+    """A chat completion to create, in OpenAI's format. All other members pass unread."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    conversation_id: _PassedValue | None = Field(
+        default=None, description="The conversation, as in the header X-Conversation-Id."
+    )
+    token_budget: _PassedValue | None = Field(
+        default=None, description="The token budget of the context; only with a conversation."
+    )
+    context: _PassedValue | None = Field(
+        default=None, description="How the context is built; only with a conversation."
+    )
+    on_disconnect: _PassedValue | None = Field(
+        default=None,
+        description=f"{ON_DISCONNECT} Only with a conversation.",
+        json_schema_extra={"enum": ["abort", "keep", None]},
+    )
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: ParsedObject | None = None
+    store: bool | None = None
+    n: int | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    stop: str | list[str] | None = None
+    tools: list[_PassedValue] | None = None
+    tool_choice: str | ParsedObject | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ParsedObject | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    service_tier: str | None = None
+    metadata: ParsedObject | None = None
+    user: str | None = Field(
+        default=None,
+        description="The owner of the conversation, if this request creates it; 409 if it has another owner. It is"
+        " passed on too.",
+    )
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def members(self) -> JsonObject:
+        """Return the members that were sent, as they were sent."""
+        return {name: value for name, value in self if name in self.model_fields_set}
+
+
 class NewConversation(BaseModel):
     """A conversation to create, with its first items."""
 
     items: list[ParsedObject] | None = Field(default=None, max_length=MAX_ITEMS)
-    metadata: MetadataIn | None = None
+    metadata: _ConversationMetadata | None = None
 
 
 class ChangedConversation(BaseModel):
     """The new metadata of a conversation; it replaces the old."""
 
-    metadata: MetadataIn | None
+    metadata: _ConversationMetadata | None
 
 
 class NewItems(BaseModel):

@@ -4,24 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.conversations.schemas.conversations import MAX_PARTS, TurnInput, content_text
-from app.core.errors import AppError, FieldError, Invalid, InvalidFields
+from app.core.errors import FieldError, Invalid, InvalidFields
 from app.formats.parse.produced import admit_message
+from app.formats.parse.sent_messages import SentMessage
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role
 from app.formats.service import parse_single_message, text_of
 from app.formats.turns import to_canonical
 
 _CHARACTERS_PER_TOKEN = 4
-_MEMBER_OF = {"tool_calls": "", "tool_call_id": "/call_id", "actor": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of a request: its JSON pointer, and the turn that it was parsed to.
+    """One item of a request, and the turn that it was parsed to.
 
     `sanitised`: the pointers of its members in which characters were left out that cannot be stored.
     """
 
-    at: str
+    sent: SentMessage
     turn: ParsedTurn
     sanitised: Sequence[str]
 
@@ -35,16 +35,17 @@ def read_items(sent: Sequence[JsonObject], *, root: str, user_id: str | None, ma
         at = f"{root}/{index}"
         admitted, sanitised = admit_message(item, at)
         [turn] = parse_single_message(Format.OPENAI_RESPONSES, admitted, at)
+        sent_item = SentMessage(at, Format.OPENAI_RESPONSES, item)
         if isinstance(turn.content, list) and len(turn.content) > MAX_PARTS:
-            raise refusal(f"{at}/content", f"at most {MAX_PARTS} parts in one item")
+            raise refusal(sent_item.pointer_to(["content"]), f"at most {MAX_PARTS} parts in one item")
         spoken = user_id is not None and turn.role is Role.USER and turn.actor is None
-        items.append(Item(at, replace(turn, actor=user_id) if spoken else turn, sanitised))
+        items.append(Item(sent_item, replace(turn, actor=user_id) if spoken else turn, sanitised))
     return items
 
 
-def turn_inputs(items: Sequence[Item]) -> list[tuple[str, TurnInput]]:
-    """Return the items as turns to append, each with its JSON pointer."""
-    return [(item.at, TurnInput.of(item.turn)) for item in items]
+def turn_inputs(items: Sequence[Item]) -> list[TurnInput]:
+    """Return the items as turns to append."""
+    return [TurnInput.of(item.turn).parsed_from(item.sent) for item in items]
 
 
 def sanitised_in(items: Sequence[Item]) -> list[str]:
@@ -71,16 +72,3 @@ def query_of(items: Sequence[Item], *, maximum: int) -> str | None:
 def refusal(at: str, detail: str) -> Invalid:
     """Return the error for one wrong field."""
     return InvalidFields([FieldError(at, detail)])
-
-
-def point_to_items(error: AppError) -> AppError:
-    """Change pointers to turns into pointers to the items that the turns were parsed from."""
-    error.fields = tuple(replace(field, pointer=_item_pointer(field.pointer)) for field in error.fields)
-    return error
-
-
-def _item_pointer(pointer: str) -> str:
-    steps = pointer.split("/")
-    if len(steps) <= 3 or steps[3] not in _MEMBER_OF:  # noqa: PLR2004 - "", list, index
-        return pointer
-    return "/".join(steps[:3]) + _MEMBER_OF[steps[3]]

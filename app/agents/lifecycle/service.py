@@ -12,7 +12,6 @@ from typing import Final
 from app.agents.lifecycle.counters import LifecycleCounters
 from app.agents.lifecycle.items import (
     Item,
-    point_to_items,
     query_of,
     read_items,
     refusal,
@@ -42,7 +41,7 @@ from app.context.service import Compactor, ContextBuilder
 from app.conversations.schemas.sessions import IdempotentAppend, Session
 from app.conversations.service import Conversations, Sessions, Summaries
 from app.core.database.transactions import Database
-from app.core.errors import FieldError, Invalid, InvalidFields, TooLarge
+from app.core.errors import FieldError, Invalid, InvalidFields
 from app.core.ids import ConversationId, format_id
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger, plain_name
@@ -250,10 +249,7 @@ class Lifecycle:
         self, caller: Caller, key: TurnKey, append_request: IdempotentAppend, *, owner: str | None = None
     ) -> None:
         name = key.session_name(owner)
-        try:
-            stored = await self._sessions.append_to_session(caller, name=name, append_request=append_request)
-        except (Invalid, TooLarge) as error:
-            raise point_to_items(error) from None
+        stored = await self._sessions.append_to_session(caller, name=name, append_request=append_request)
         if stored.differs:
             self.counters.conflicts += 1
         self._log.info(

@@ -8,7 +8,7 @@ that its progress can be read from the stored ids. The series of the first store
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import UUID, uuid5
 
 from app.conversations.schemas.conversations import TurnInput
@@ -20,9 +20,6 @@ _NAMESPACE: Final = UUID("6f1f2d2c-6a0e-5f0b-9a3c-3f6b8a0d7e55")
 INPUT: Final = "asked"
 OUTPUT: Final = "answered"
 """The two series of a prepared turn."""
-
-PlacedTurns: TypeAlias = Sequence[tuple[str, TurnInput]]
-"""Turns to append, each with its JSON pointer in the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ class TurnKey:
         return SessionName(self.project, self.session_id, owner)
 
 
-def append_whole(key: TurnKey, turns: PlacedTurns, *, inputs: int) -> IdempotentAppend:
+def append_whole(key: TurnKey, turns: Sequence[TurnInput], *, inputs: int) -> IdempotentAppend:
     """Return the append of a turn that arrives in one call: first its `inputs` input items, then its output."""
     outputs = len(turns) - inputs
     items, asked, answered = key.ids(len(turns)), key.ids(inputs, INPUT), key.ids(outputs, OUTPUT)
@@ -72,7 +69,7 @@ def append_whole(key: TurnKey, turns: PlacedTurns, *, inputs: int) -> Idempotent
     return IdempotentAppend(turns, [*items, *asked, *answered], choose)
 
 
-def append_input(key: TurnKey, turns: PlacedTurns) -> IdempotentAppend:
+def append_input(key: TurnKey, turns: Sequence[TurnInput]) -> IdempotentAppend:
     """Return the append of the input of a prepared turn."""
     items, asked = key.ids(len(turns))[:-1], key.ids(len(turns), INPUT)
 
@@ -84,7 +81,7 @@ def append_input(key: TurnKey, turns: PlacedTurns) -> IdempotentAppend:
     return IdempotentAppend(turns, [*items, *asked], choose)
 
 
-def append_output(key: TurnKey, turns: PlacedTurns, *, inputs: int) -> IdempotentAppend:
+def append_output(key: TurnKey, turns: Sequence[TurnInput], *, inputs: int) -> IdempotentAppend:
     """Return the append of the output of a prepared turn with `inputs` input items.
 
     Raises NotFound, when it is planned, if the turn's input is not stored.

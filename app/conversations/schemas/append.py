@@ -9,12 +9,23 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, cast
 
-from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, StrictBool, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    StrictBool,
+    ValidationError,
+    model_validator,
+)
 
 from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
+from app.core.errors import InvalidFields
+from app.core.validation.invalid import fields_of
 from app.core.validation.strict import Unchecked
 from app.formats import service as formats
 from app.formats.parse.produced import BESIDE_MESSAGES, admit_messages
+from app.formats.parse.sent_messages import SentMessage, errors_in_messages
 from app.formats.parse.validation import field_error
 from app.formats.schemas import GIVEN, Format, JsonObject
 
@@ -31,8 +42,8 @@ _OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
     "tool_results",
     "kind",
 }
-
-
+_TurnOfMessage: TypeAlias = tuple[SentMessage, object]
+"""A turn to validate, and the message that it was parsed from."""
 PRODUCED_MEMBERS: Final = frozenset({"turns", "content", "tool_calls", "tool_results"})
 """Members of bodies and frames in which texts and numbers of a model or a tool are: their models check the rest."""
 
@@ -94,27 +105,46 @@ class TurnsToAppend(BaseModel):
             if isinstance(cast("object", turns), list) and len(turns) <= MAX_TURNS:
                 members["turns"], sanitised = admit_messages(turns, "/turns")
             body = members
-        read = handler(cls._with_parsed(cast("object", body)))
+        parsed = cls._parsed_turns(cast("object", body))
+        read = handler(body) if parsed is None else cls._with_parsed(cast("JsonObject", body), parsed, handler)
         read.sanitised.extend(sanitised)
         return read
 
     @classmethod
-    def _with_parsed(cls, body: object) -> object:
+    def _with_parsed(
+        cls, body: JsonObject, parsed: Sequence[_TurnOfMessage], handler: ModelWrapValidatorHandler[Self]
+    ) -> Self:
+        """Return the append with these turns; errors name the messages that they were parsed from."""
+        members = {**body, "turns": [turn for _, turn in parsed]}
+        with errors_in_messages([sent for sent, _ in parsed]):
+            try:
+                read = handler(members)
+            except ValidationError as error:
+                if all(details["loc"][:1] != ("turns",) for details in error.errors(include_url=False)):
+                    raise
+                raise InvalidFields(fields_of(error, members)) from None
+        for turn, (sent, _) in zip(read.turns, parsed, strict=True):
+            turn.parsed_from(sent)
+        return read
+
+    @classmethod
+    def _parsed_turns(cls, body: object) -> Sequence[_TurnOfMessage] | None:
+        """Return the turns of the messages of a provider; None if there are no such messages."""
         if not isinstance(body, dict):
-            return body
+            return None
         members = cast("dict[str, Any]", body)
         turns, named = cast("list[object]", members.get("turns")), members.get("format")
         if not isinstance(cast("object", turns), list) or len(turns) > MAX_TURNS:
-            return members
+            return None
         if named is None or named == Format.CANONICAL:
-            read = _detected(turns, has_contexts=named is not None)
-        elif named in list(Format):
-            read = [
-                parsed for index, turn in enumerate(turns) for parsed in _parsed(Format(named), turn, f"/turns/{index}")
-            ]
-        else:
-            return members
-        return members if read is None else {**members, "turns": read}
+            return _detected(turns, has_contexts=named is not None)
+        if named not in list(Format):
+            return None
+        return [
+            (SentMessage(f"/turns/{index}", Format(named), cast("JsonObject", turn)), parsed)
+            for index, turn in enumerate(turns)
+            for parsed in _parsed(Format(named), turn, f"/turns/{index}")
+        ]
 
 
 class Append(Strict, TurnsToAppend):
@@ -140,7 +170,7 @@ def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:
     return [{**parsed.members(), **beside} for parsed in formats.parse_single_message(source, message, at)]
 
 
-def _detected(turns: Sequence[object], *, has_contexts: bool) -> list[object] | None:
+def _detected(turns: Sequence[object], *, has_contexts: bool) -> list[_TurnOfMessage] | None:
     """Return the turns with provider messages parsed; None if there are no such messages.
 
     `has_contexts`: whether messages of canonical contexts are such messages too.
@@ -148,14 +178,16 @@ def _detected(turns: Sequence[object], *, has_contexts: bool) -> list[object] | 
     formats_of = [Format.CANONICAL if has_contexts and _is_of_context(turn) else _format_of(turn) for turn in turns]
     if not any(formats_of):
         return None
-    read: list[object] = []
+    read: list[_TurnOfMessage] = []
     for index, (turn, source) in enumerate(zip(turns, formats_of, strict=True)):
+        members = cast("JsonObject", turn)
+        sent = SentMessage(f"/turns/{index}", source or Format.CANONICAL, members)
         if source is None:
-            read.append(turn)
+            read.append((sent, turn))
         elif source is Format.CANONICAL:
-            read.append(_without_place(cast("JsonObject", turn), f"/turns/{index}"))
+            read.append((sent, _without_place(members, sent.at)))
         else:
-            read.extend(_read(source, cast("JsonObject", turn), f"/turns/{index}"))
+            read.extend((sent, parsed) for parsed in _read(source, members, sent.at))
     return read
 
 

@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     JsonValue,
+    PrivateAttr,
     SkipValidation,
     StrictBool,
     StrictInt,
@@ -27,6 +28,7 @@ from app.core.validation.ids import ConversationNameIn, IdIn, NewTurnId
 from app.core.validation.strict import Strict, Unchecked
 from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
 from app.formats.parse.produced import admit_message
+from app.formats.parse.sent_messages import SentMessage
 from app.formats.parts import part_text
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, ParsedTurn, Role, TurnLike
 from app.formats.service import text_of
@@ -84,7 +86,8 @@ class _MetadataPolicies(BaseModel):
     compaction: CompactionIn = CompactionIn()
 
 
-def _with_valid_policies(metadata: JsonObject) -> JsonObject:
+def with_valid_policies(metadata: JsonObject) -> JsonObject:
+    """Return the metadata of a conversation, if the policies in it are valid."""
     _MetadataPolicies.model_validate(metadata)
     return metadata
 
@@ -95,7 +98,7 @@ def _without_policies(metadata: JsonObject) -> JsonObject:
     return metadata
 
 
-MetadataIn: TypeAlias = Annotated[JsonObject, AfterValidator(_with_valid_policies)]
+MetadataIn: TypeAlias = Annotated[JsonObject, AfterValidator(with_valid_policies)]
 """Metadata of a conversation. `retention` and `compaction` in it set these policies, and are removed from it."""
 
 
@@ -296,6 +299,17 @@ class TurnInput(TurnContent):
     """
 
     role: Role
+    _sent: SentMessage | None = PrivateAttr(None)
+
+    @property
+    def sent(self) -> SentMessage | None:
+        """The message of the request that the turn was parsed from; None if it was sent as a turn."""
+        return self._sent
+
+    def parsed_from(self, sent: SentMessage) -> Self:
+        """Set the message of the request that the turn was parsed from, and return the turn."""
+        self._sent = sent
+        return self
 
     @classmethod
     def of(cls, turn: ParsedTurn) -> Self:

@@ -46,12 +46,12 @@ class AppendPlan:
 
 @dataclass(frozen=True, slots=True)
 class IdempotentAppend:
-    """Turns to store once: each with its JSON pointer in the request, the ids to look up, and the plan for those found.
+    """Turns to store once, the ids to look up, and the plan for those found.
 
     `create`: the session is created if it does not exist.
     """
 
-    turns: Sequence[tuple[str, TurnInput]]
+    turns: Sequence[TurnInput]
     set_targets: Sequence[UUID]
     choose: Callable[[Collection[UUID]], AppendPlan]
     create: bool = True

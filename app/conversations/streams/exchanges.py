@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from app.conversations.drafts import Draft, make_draft
+from app.conversations.drafts import Draft, make_draft, make_drafts
 from app.conversations.find import lock_conversation
 from app.conversations.responses import store as response_store
 from app.conversations.responses.service import require_last
@@ -30,6 +30,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.telemetry import get_logger
+from app.formats.parse.sent_messages import errors_in_messages
 from app.formats.schemas import Role
 from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, Scope
@@ -85,13 +86,13 @@ class Exchanges:
         caller: Caller,
         conversation_id: ConversationId,
         *,
-        messages: Sequence[tuple[str, TurnInput]],
+        messages: Sequence[TurnInput],
         answer: OpenTurn,
         replaced: TurnReplacement | None = None,
         idempotency_key: IdempotencyKey | None = None,
         response: ResponseRequest | None = None,
     ) -> Exchange:
-        """Open messages, each with its pointer in the request, and the answer to them.
+        """Open messages and the answer to them.
 
         An answer that replaces another (`replaced`) has no messages. With `response` the answer is also stored as a
         response. Raises as `append` and `Streams.open` do; Busy `resource_busy` while an exchange with the same
@@ -100,14 +101,9 @@ class Exchanges:
         """
         caller.require(Scope.WRITE)
         self._writer.require_quota(caller)
-        now = datetime.now(UTC)
-        max_messages = self._limits.max_turns_per_append - 1
-        if len(messages) > max_messages:
-            detail = f"At most {max_messages} messages are stored with one answer; append the others before."
-            raise Invalid("invalid_request", detail, fields=[FieldError("/messages", "too many of them are new")])
-        drafts = [
-            replace(make_draft(turn, limits=self._limits, now=now, root=root), id=new_uuid()) for root, turn in messages
-        ]
+        sent = [turn.sent for turn in messages]
+        with errors_in_messages(sent):
+            drafts = [replace(draft, id=new_uuid()) for draft in self._drafts(messages)]
         key_id = None if idempotency_key is None else self._idempotency.key_id(caller, idempotency_key)
         writer = f"exchange:{key_id or new_uuid()}"
         async with self._database.transaction(caller.tenant_id) as tx:
@@ -118,7 +114,8 @@ class Exchanges:
                 await self._idempotency.find(caller, tx, idempotency_key, read=self._idempotency.refuse_repeat)
             if response is not None:
                 await require_last(caller, tx, conversation_id, response, lease_s=self._opener.lease_s)
-            await self._check_answers(caller, tx, conversation_id, messages, drafts)
+            with errors_in_messages(sent):
+                await self._check_answers(caller, tx, conversation_id, drafts)
             rows = await self._opener.open_complete(caller, tx, head, drafts, writer=writer)
             supersedes = None if replaced is None else replaced.turn_id
             opening = Opening(turn=answer.model_copy(update={"supersedes": supersedes}), writer=writer)
@@ -138,22 +135,19 @@ class Exchanges:
             idempotency_key=idempotency_key,
         )
 
+    def _drafts(self, messages: Sequence[TurnInput]) -> list[Draft]:
+        max_messages = self._limits.max_turns_per_append - 1
+        if len(messages) > max_messages:
+            detail = f"At most {max_messages} messages are stored with one answer; append the others before."
+            raise Invalid("invalid_request", detail, fields=[FieldError("/turns", "too many of them are new")])
+        return make_drafts(messages, limits=self._limits, now=datetime.now(UTC))
+
     async def _check_answers(
-        self,
-        caller: Caller,
-        tx: Transaction,
-        conversation_id: ConversationId,
-        messages: Sequence[tuple[str, TurnInput]],
-        drafts: Sequence[Draft],
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, drafts: Sequence[Draft]
     ) -> None:
-        """Check tool results as an append does; errors name the messages by their pointers."""
+        """Check tool results as an append does."""
         prepared = [PreparedTurn(draft, b"", b"", 0, None) for draft in drafts]
-        try:
-            await check_answers(caller, tx, conversation_id, prepared, of_history=results_of_history(drafts))
-        except Invalid as error:
-            raise Invalid(
-                error.code, error.detail, fields=[_renamed(problem, messages) for problem in error.fields]
-            ) from None
+        await check_answers(caller, tx, conversation_id, prepared, of_history=results_of_history(drafts))
 
     async def _insert_response(
         self, caller: Caller, tx: Transaction, row: TurnRow, response: ResponseRequest, drafts: Sequence[Draft]
@@ -242,12 +236,6 @@ class Exchanges:
         """Mark the exchange as active, so that its leases are renewed."""
         for buffer in exchange.buffers:
             buffer.active_at = now
-
-
-def _renamed(error: FieldError, messages: Sequence[tuple[str, TurnInput]]) -> FieldError:
-    """Return the error of a turn of the exchange with the pointer of its message in the request."""
-    _, _, number, *rest = error.pointer.split("/")
-    return replace(error, pointer="/".join((messages[int(number)][0], *rest)))
 
 
 def open_answer_turn(model: str | None) -> OpenTurn:

@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from functools import partial
 from uuid import UUID
 
 from app.audit.schemas import Action
 from app.conversations.create import get_or_create
-from app.conversations.drafts import Draft, is_much, make_draft
+from app.conversations.drafts import Draft, is_much, make_drafts
 from app.conversations.events import EventPublisher
 from app.conversations.find import (
     get_conversation,
@@ -22,7 +23,7 @@ from app.conversations.find import (
     require_owner,
     require_reachable,
 )
-from app.conversations.schemas.conversations import ConversationCreate
+from app.conversations.schemas.conversations import ConversationCreate, TurnInput
 from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, Session, SessionDay, SessionName, Stored
 from app.conversations.stores import conversation_store, session_store, turn_list_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
@@ -34,6 +35,7 @@ from app.core.errors import Conflict, NotFound
 from app.core.ids import ConversationId, TurnId
 from app.core.outbox import EventType
 from app.core.paging import LimitedList
+from app.formats.parse.sent_messages import errors_in_messages
 from app.formats.schemas import CanonicalTurn
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
@@ -103,7 +105,7 @@ class Sessions:
         Raises Invalid and TooLarge as appends do, Conflict `conversation_owned` and `turn_id_conflict`. Raises Busy
         if the session is still locked after a short wait, NotFound if it does not exist and `create` is false.
         """
-        drafts = await self._drafts(append_request)
+        drafts = await self._drafts(append_request.turns)
         prepared = await self._writer.prepare_turns(caller, drafts)
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=_LOCK_WAIT_MS) as tx:
             head = await self._locked(caller, tx, name, create=append_request.create)
@@ -123,14 +125,10 @@ class Sessions:
                 record_turns(tx, caller, Action.TURN_APPEND, placed.rows)
         return Stored(ConversationId(head.id), len(fresh), _differs(stored, prepared, plan, head))
 
-    async def _drafts(self, append_request: IdempotentAppend) -> list[Draft]:
-        now = datetime.now(UTC)
-
-        def make() -> list[Draft]:
-            return [make_draft(turn, limits=self._limits, now=now, root=root) for root, turn in append_request.turns]
-
-        turns = [turn for _, turn in append_request.turns]
-        return await asyncio.to_thread(make) if is_much(turns) else make()
+    async def _drafts(self, turns: Sequence[TurnInput]) -> list[Draft]:
+        make = partial(make_drafts, turns, limits=self._limits, now=datetime.now(UTC))
+        with errors_in_messages([turn.sent for turn in turns]):
+            return await asyncio.to_thread(make) if is_much(turns) else make()
 
     async def _locked(self, caller: Caller, tx: Transaction, name: SessionName, *, create: bool) -> ConversationRow:
         """Lock the session until the transaction ends; create it at its first use."""

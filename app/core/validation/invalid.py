@@ -15,7 +15,6 @@ from pydantic import JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from app.core.errors import AppError, FieldError, Invalid, InvalidFields, Place, PublicValueError
-from app.core.validation.json_text import json_pointer
 from app.core.validation.strict import KNOWN_TYPES, SPELLINGS, UNKNOWN_FIELD
 
 MAX_FIELDS: Final = 50
@@ -92,6 +91,11 @@ _TEMPLATES: Final[Mapping[str, str]] = {
 """Reasons of pydantic's error types, with words of the schema, never of the input."""
 _EXPECTED: Final = " is expected"
 _ONE: Final = re.compile(r"\b1 (item|character|byte|digit|decimal place)s")
+
+
+def json_pointer(path: Iterable[str | int]) -> str:
+    """Return a path as a JSON pointer (RFC 6901)."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
 def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldError]:

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from app.core.errors import FieldError, Invalid, Malformed
+from app.core.validation.invalid import json_pointer
 from app.core.validation.strict import Unchecked
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
@@ -36,11 +37,6 @@ _REFUSALS: Final = {
     "number_not_interoperable": "Integers must be within ±(2^53 - 1), other numbers within a double; send it as text.",
     "text_not_storable": "A text or a member name contains NUL or half of a surrogate pair: it cannot be stored.",
 }
-
-
-def json_pointer(path: Iterable[str | int]) -> str:
-    """Return a path as a JSON pointer (RFC 6901)."""
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
 class _RefusedError(Exception):

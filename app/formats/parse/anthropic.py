@@ -37,10 +37,15 @@ def parse_message(message: JsonObject, at: str) -> list[ParsedTurn]:
     if role is Role.SYSTEM:
         extra = find_difference(message, {"role": role.value, "content": message["content"]})
         return [ParsedTurn(role, kind_of(role), _FORMAT, pack(_FORMAT, content, extra))]
-    results = [
-        _result(block, f"{at}/content/{index}") for index, block in enumerate(blocks) if block["type"] == "tool_result"
-    ]
-    validation.require_distinct(results, "tool_call_id", f"{at}/content")
+    pointers = [f"{at}/content/{index}" for index in range(len(blocks))]
+    results = validation.require_distinct(
+        {
+            pointer: _result(block, pointer)
+            for pointer, block in zip(pointers, blocks, strict=True)
+            if block["type"] == "tool_result"
+        },
+        "tool_call_id",
+    )
     rest = [block for block in blocks if block["type"] != "tool_result"]
     message_content = content if isinstance(content, str) else rest
     extra = find_difference(message, _modelled_message(role, message_content, [], results))
@@ -90,8 +95,15 @@ def given_result(result: JsonObject) -> JsonObject:
 
 
 def _assistant(message: JsonObject, content: str | list[JsonObject], blocks: list[JsonObject], at: str) -> ParsedTurn:
-    calls = [_call(block, f"{at}/content/{i}") for i, block in enumerate(blocks) if block["type"] == "tool_use"]
-    validation.require_distinct(calls, "id", f"{at}/content")
+    pointers = [f"{at}/content/{index}" for index in range(len(blocks))]
+    calls = validation.require_distinct(
+        {
+            pointer: _call(block, pointer)
+            for pointer, block in zip(pointers, blocks, strict=True)
+            if block["type"] == "tool_use"
+        },
+        "id",
+    )
     rest = [
         block if block["type"] == "text" else item_part(_FORMAT, block)
         for block in blocks

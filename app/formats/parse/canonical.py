@@ -28,13 +28,10 @@ def parse_turn(message: JsonObject, at: str) -> ParsedTurn:
         raise validation.field_error(at, "a member that the canonical shape does not have")
     role = validation.read_role(message, _ROLES, at)
     names = {name: validation.read_name(message, name, at) for name in _NAMES if message.get(name) is not None}
-    calls = [
-        validation.check_call(call, f"{at}/tool_calls/{index}")
-        for index, call in enumerate(_list(message, "tool_calls", at))
-    ]
-    results = [
-        _result(result, f"{at}/tool_results/{index}") for index, result in enumerate(_list(message, "tool_results", at))
-    ]
+    calls = {
+        pointer: validation.check_call(call, pointer) for pointer, call in _entries(message, "tool_calls", at).items()
+    }
+    results = {pointer: _result(result, pointer) for pointer, result in _entries(message, "tool_results", at).items()}
     content = (
         None if message.get("content") is None else validation.read_content(message, "content", at, allow_reserved=True)
     )
@@ -43,7 +40,7 @@ def parse_turn(message: JsonObject, at: str) -> ParsedTurn:
     more = {name: message[name] for name in ("is_error", GIVEN) if name in message}
     if call_id is not None and more:
         answer: JsonObject = {"tool_call_id": call_id, "content": message.get("content") or "", **more}
-        results, call_id, content = [*results, _result(answer, at)], None, None
+        results, call_id, content = {**results, at: _result(answer, at)}, None, None
     if content is None and call_id is not None:
         content = ""
     if content is None and not calls and not results:
@@ -53,9 +50,9 @@ def parse_turn(message: JsonObject, at: str) -> ParsedTurn:
         _kind(message, role, at, calls=bool(calls)),
         names.get("adapter"),
         content,
-        tool_calls=validation.require_distinct(calls, "id", f"{at}/tool_calls"),
+        tool_calls=validation.require_distinct(calls, "id"),
         tool_call_id=call_id,
-        tool_results=validation.require_distinct(results, "tool_call_id", f"{at}/tool_results"),
+        tool_results=validation.require_distinct(results, "tool_call_id"),
         actor=names.get("actor"),
         model=names.get("model"),
         metadata={} if message.get("metadata") is None else validation.read_object(message, "metadata", at),
@@ -89,13 +86,13 @@ def _check_parts_of(role: Role, at: str, *, calls: bool, answers: bool) -> None:
         raise validation.field_error(f"{at}/tool_call_id", "a tool turn names the call it answers")
 
 
-def _list(message: JsonObject, member: str, at: str) -> list[JsonObject]:
-    """Return a member that is a list of objects, whose values are checked already."""
+def _entries(message: JsonObject, member: str, at: str) -> dict[str, JsonObject]:
+    """Return the objects of a member that is a list, whose values are checked already, by their pointers."""
     value = message.get(member)
     objects = [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
     if value is not None and (not isinstance(value, list) or len(objects) < len(value)):
         raise validation.field_error(f"{at}/{member}", "a list of objects")
-    return objects
+    return {f"{at}/{member}/{index}": entry for index, entry in enumerate(objects)}
 
 
 def _result(result: JsonObject, at: str) -> JsonObject:

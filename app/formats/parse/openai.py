@@ -54,12 +54,13 @@ def _calls(message: JsonObject, role: Role, at: str) -> list[JsonObject]:
         raise validation.field_error(f"{at}/tool_calls", "only the assistant calls tools")
     if not isinstance(listed, list):
         raise validation.field_error(f"{at}/tool_calls", "a list of calls")
-    calls: list[JsonObject] = []
+    calls: dict[str, JsonObject] = {}
     for index, call in enumerate(listed):
+        pointer = f"{at}/tool_calls/{index}"
         if not isinstance(call, dict):
-            raise validation.field_error(f"{at}/tool_calls/{index}", "an object")
-        calls.append(_call(call, f"{at}/tool_calls/{index}"))
-    return validation.require_distinct(calls, "id", f"{at}/tool_calls")
+            raise validation.field_error(pointer, "an object")
+        calls[pointer] = _call(call, pointer)
+    return validation.require_distinct(calls, "id")
 
 
 def _call(call: JsonObject, at: str) -> JsonObject:

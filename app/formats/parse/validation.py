@@ -22,8 +22,8 @@ _MAX_SAFE_INTEGER: Final = 2**53 - 1
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 MEMBER_NAMES: Final = frozenset(
     {
-        *("arguments", "call_id", "content", "function", "id", "input", "name", "output", "role", "system", "text"),
-        *("tool_call_id", "tool_calls", "tool_results", "tool_use_id", "type"),
+        *("arguments", "call_id", "content", "custom", "function", "function_call", "id", "input", "name", "output"),
+        *("role", "system", "text", "tool_call_id", "tool_calls", "tool_results", "tool_use_id", "type"),
     }
 )
 """Member names that a pointer may contain. All other names are the caller's own."""
@@ -172,15 +172,15 @@ def _part(part: JsonValue, at: str, *, allow_reserved: bool) -> JsonObject:
     return part
 
 
-def require_distinct(entries: list[JsonObject], member: str, at: str) -> list[JsonObject]:
-    """Return the calls or results of one turn. Raises Invalid if two have one id."""
+def require_distinct(entries: Mapping[str, JsonObject], member: str) -> list[JsonObject]:
+    """Return the calls or results of one turn, from their pointers. Raises Invalid if two have one id."""
     seen: set[str] = set()
-    for index, entry in enumerate(entries):
+    for pointer, entry in entries.items():
         key = compact_json(entry.get(member))
         if key in seen:
-            raise field_error(f"{at}/{index}", "this id is used twice in one message")
+            raise field_error(pointer, "this id is used twice in one message")
         seen.add(key)
-    return entries
+    return [*entries.values()]
 
 
 def is_parsed_as(parse: Callable[[], Sequence[ParsedTurn]], turns: Sequence[TurnLike]) -> bool:

@@ -72,8 +72,9 @@ def effective_headers(
 ) -> list[tuple[bytes, bytes]]:
     """Return the headers as the application reads them; their names are lower case.
 
-    The authority of an absolute target replaces `Host`. HTTP/1.0 has no `Expect`, and may have no `Host`. Only a GET of
-    HTTP/1.1 without a body can become a WebSocket: `Connection`, which an upgrade needs, is removed from others.
+    The authority of an absolute target replaces a `Host` that is valid or empty; an invalid one is refused later.
+    HTTP/1.0 has no `Expect`, and may have no `Host`. Only a GET of HTTP/1.1 without a body can become a WebSocket:
+    `Connection`, which an upgrade needs, is removed from others.
     """
     is_old = version in _OLD_VERSIONS
     removed = {b"expect"} if is_old else set[bytes]()
@@ -81,7 +82,10 @@ def effective_headers(
         removed.add(b"connection")
     effective = [(name, value) for name, value in headers if name not in removed]
     if authority is not None:
-        effective = [(name, authority if name == b"host" else value) for name, value in effective]
+        effective = [
+            (name, authority if name == b"host" and (value == b"" or _is_valid_host(value)) else value)
+            for name, value in effective
+        ]
         if is_old and not any(name == b"host" for name, _ in effective):
             effective.append((b"host", authority))
     return effective
@@ -96,9 +100,13 @@ def host_error(hosts: Sequence[bytes], *, version: str) -> AppError | None:
         return Malformed(MALFORMED, "The header Host is missing.")
     if len(hosts) > 1:
         return Malformed(MALFORMED, "The header Host is given more than once.")
-    if not all(is_host_field(host.decode("latin-1").strip(" \t")) for host in hosts):
+    if not all(map(_is_valid_host, hosts)):
         return Malformed(MALFORMED, "The header Host, or the host of the request target, is no valid host with a port.")
     return None
+
+
+def _is_valid_host(host: bytes) -> bool:
+    return is_host_field(host.decode("latin-1").strip(" \t"))
 
 
 def framing_error(head: RequestHead, *, version: str) -> AppError | None:

@@ -12,9 +12,9 @@ from starlette.requests import ClientDisconnect
 
 from app.agents.generation.schemas import (
     CONVERSATION_PREFIX,
-    ON_DISCONNECT,
     ContextOptions,
     ConversationName,
+    CreateChatCompletion,
     GenerationRequest,
     OnDisconnect,
     TokenBudget,
@@ -73,25 +73,6 @@ class Passed(BaseModel):
 
 
 PassedBody: TypeAlias = Annotated[dict[str, JsonValue], Body(description="As OpenAI has it; all of it is passed on.")]
-_READ_MEMBERS: Final[JsonObject] = {
-    "conversation_id": {"description": "The conversation, as in the header X-Conversation-Id."},
-    "token_budget": {"description": "The token budget of the context; only with a conversation."},
-    "context": {"description": "How the context is built; only with a conversation."},
-    "user": {
-        "description": (
-            "The owner of the conversation, if this request creates it; 409 if it has another owner. It is passed on"
-            " too."
-        )
-    },
-    "on_disconnect": {"enum": ["abort", "keep"], "description": f"{ON_DISCONNECT} Only with a conversation."},
-}
-ChatBody: TypeAlias = Annotated[
-    dict[str, JsonValue],
-    Body(
-        description="As OpenAI has it; all of it but these members is passed on.",
-        json_schema_extra={"properties": _READ_MEMBERS},
-    ),
-]
 NameHeader: TypeAlias = Annotated[
     str | None,
     Header(
@@ -114,7 +95,7 @@ RetryHeader: TypeAlias = Annotated[str | None, Header(alias="X-Stainless-Retry-C
     responses={200: {"model": Passed, "content": event_content(_DATA)}} | problem_responses(*_FAILURES),
 )
 async def create_chat_completion(
-    body: ChatBody,
+    body: CreateChatCompletion,
     caller: AgentWriter,
     services: Services,
     request: Request,
@@ -132,9 +113,9 @@ async def create_chat_completion(
     """
     refuse_misspelt_header(request)
     generation_request = _generation_request(
-        body, header=conversation, project=project, is_retry=is_repeated(retry_count)
+        body.members, header=conversation, project=project, is_retry=is_repeated(retry_count)
     )
-    if not body.get("stream"):
+    if not body.stream:
         answered = await while_connected(request, services.generation.complete(caller, generation_request))
         response = json_response(answered.completion)
         name_conversation(response, answered.conversation_id)

@@ -6,7 +6,7 @@ What cannot be done is refused with the name of its field: nothing is accepted a
 from collections.abc import Mapping
 from typing import Final, cast
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from app.agents.generation.responses.schemas import (
     MAX_TOOLS,
@@ -15,10 +15,11 @@ from app.agents.generation.responses.schemas import (
     ConversationReference,
     CreateResponse,
 )
+from app.agents.generation.schemas import CreateChatCompletion
 from app.core.errors import FieldError, Invalid, InvalidFields
-from app.core.validation.invalid import unknown_field
+from app.core.validation.invalid import fields_of, unknown_field
 from app.core.validation.misspelt import misspelt
-from app.formats.parse.validation import check_json, is_name
+from app.formats.parse.validation import check_json, is_name, read_text
 from app.formats.schemas import JsonObject
 from app.providers.schemas import LimitName
 
@@ -49,6 +50,10 @@ def chat_body(body: CreateResponse, *, limit_name: LimitName) -> JsonObject:
     extras = cast("JsonObject", body.model_extra or {})
     _refuse(body, extras)
     _refuse_misspelt(extras)
+    try:
+        CreateChatCompletion.model_validate(extras)
+    except ValidationError as error:
+        raise InvalidFields(fields_of(error, extras)) from None
     choice = None if body.tool_choice is None else _tool_choice(body.tool_choice)
     chat = {name: value for name, value in extras.items() if name not in _REFUSED}
     for name in _PASSED:
@@ -187,7 +192,7 @@ def _named_tool(tool: JsonObject, at: str) -> JsonObject:
 
 def _text_members(text: JsonObject) -> JsonObject:
     """Return `response_format` and `verbosity`."""
-    members: JsonObject = {} if text.get("verbosity") is None else {"verbosity": text["verbosity"]}
+    members = _passed_text(text, "verbosity", "/text", as_name="verbosity")
     form = text.get("format")
     if form is None:
         return members
@@ -202,8 +207,12 @@ def _text_members(text: JsonObject) -> JsonObject:
 
 
 def _reasoning_members(reasoning: JsonObject) -> JsonObject:
-    effort = reasoning.get("effort")
-    return {} if effort is None else {"reasoning_effort": effort}
+    return _passed_text(reasoning, "effort", "/reasoning", as_name="reasoning_effort")
+
+
+def _passed_text(owner: JsonObject, member: str, at: str, *, as_name: str) -> JsonObject:
+    """Return a text of the request under its name in a chat completion; nothing if it is not given."""
+    return {} if owner.get(member) is None else {as_name: read_text(owner, member, at)}
 
 
 def _unsupported(at: str, detail: str) -> Invalid:

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, SkipValidation, StrictBool, StrictInt
 
 from app.agents.generation.messages import MAX_MESSAGES
-from app.agents.generation.schemas import ON_DISCONNECT, ContextOptions, OnDisconnect, TokenBudget
+from app.agents.generation.schemas import ON_DISCONNECT, ContextOptions, OnDisconnect, OpenAIMetadata, TokenBudget
 from app.context.schemas import MAX_SYSTEM_CHARACTERS
 from app.conversations.schemas.conversations import Name, ParsedObject
 from app.formats.message_schemas import DocumentedAs, ResponsesItem
@@ -30,10 +30,10 @@ REPEATED: Final[JsonObject] = {
 REPEATED_EXTRAS = ("service_tier", "safety_identifier", "prompt_cache_key")
 """Undeclared members of a request that are repeated in the response, besides going to the model."""
 MAX_TOOLS = 500
-MAX_METADATA = 16
 MIN_OUTPUT_TOKENS = 16
 """The lowest limit that OpenAI accepts."""
 _MAX_REFERENCE = 512
+_STRING: Final[JsonObject] = {"type": ["string", "null"]}
 _TOOL_CHOICES: list[JsonValue] = [
     {"type": "string", "enum": ["none", "auto", "required"]},
     {
@@ -46,8 +46,6 @@ _TOOL_CHOICES: list[JsonValue] = [
 
 Item: TypeAlias = Annotated[ParsedObject, DocumentedAs(ResponsesItem)]
 PassedValue: TypeAlias = Annotated[JsonValue, SkipValidation]
-_Label: TypeAlias = Annotated[str, Field(max_length=64)]
-_LabelValue: TypeAlias = Annotated[str, Field(max_length=512)]
 Text: TypeAlias = Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)]
 
 
@@ -91,17 +89,17 @@ class CreateResponse(BaseModel):
     parallel_tool_calls: StrictBool | None = None
     max_tool_calls: Annotated[StrictInt, Field(ge=1)] | None = None
     max_output_tokens: Annotated[StrictInt, Field(ge=MIN_OUTPUT_TOKENS)] | None = None
-    text: ParsedObject | None = None
-    reasoning: ParsedObject | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    text: ParsedObject | None = Field(default=None, json_schema_extra={"properties": {"verbosity": _STRING}})
+    reasoning: ParsedObject | None = Field(default=None, json_schema_extra={"properties": {"effort": _STRING}})
+    temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
     top_logprobs: StrictInt | None = Field(default=None, description="Only 0.")
     truncation: Literal["auto", "disabled"] | None = Field(
         default=None,
         description="Default: `auto`. With `disabled`, a conversation of which turns would be left out is refused.",
     )
     include: Annotated[list[Name], Field(max_length=20)] | None = None
-    metadata: Annotated[dict[_Label, _LabelValue], Field(max_length=MAX_METADATA)] | None = Field(
+    metadata: OpenAIMetadata | None = Field(
         default=None, description="Stored with the response, and not with the conversation."
     )
     user: Name | None = Field(

@@ -319,7 +319,9 @@ class Responses:
                 fields = [FieldError(f"{at}/id", "no stored item has this id")]
                 raise NotFound("not_found", "There is no such item.", fields=fields)
             if within is None or parse_id(turn.conversation_id) != within:
-                named.append((at, {name: value for name, value in turn_items[place.number].items() if name != "id"}))
+                named.append(
+                    (f"{at}/id", {name: value for name, value in turn_items[place.number].items() if name != "id"})
+                )
         return read_items(named, keeps_system=keeps_system)
 
 

@@ -757,7 +757,7 @@ class Operations:
     def create_chat_completion(
         self,
         *,
-        body: dict[str, types.JsonValue],
+        body: types.CreateChatCompletion,
         x_conversation_id: str | None = None,
         x_project: str | None = None,
         x_agent_id: str | None = None,
@@ -2394,7 +2394,7 @@ class AsyncOperations:
     async def create_chat_completion(
         self,
         *,
-        body: dict[str, types.JsonValue],
+        body: types.CreateChatCompletion,
         x_conversation_id: str | None = None,
         x_project: str | None = None,
         x_agent_id: str | None = None,

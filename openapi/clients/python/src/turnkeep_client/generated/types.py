@@ -166,7 +166,7 @@ class ChainBreak(TypedDict):
 class ChangedConversation(TypedDict):
     """The new metadata of a conversation; it replaces the old."""
 
-    metadata: "dict[str, JsonValue] | None"
+    metadata: "dict[str, str] | None"
 
 
 class Chunk(TypedDict):
@@ -455,6 +455,41 @@ class ConversationUpdatedFrame(TypedDict):
 
     type: Literal["conversation.updated"]
     conversation: "ListedConversation"
+
+
+class CreateChatCompletion(TypedDict):
+    """A chat completion to create, in OpenAI's format. All other members pass unread."""
+
+    conversation_id: NotRequired["JsonValue | None"]
+    token_budget: NotRequired["JsonValue | None"]
+    context: NotRequired["JsonValue | None"]
+    on_disconnect: NotRequired["JsonValue | None"]
+    model: NotRequired["str | None"]
+    stream: NotRequired["bool | None"]
+    stream_options: NotRequired["dict[str, JsonValue] | None"]
+    store: NotRequired["bool | None"]
+    n: NotRequired["int | None"]
+    seed: NotRequired["int | None"]
+    max_tokens: NotRequired["int | None"]
+    max_completion_tokens: NotRequired["int | None"]
+    temperature: NotRequired["float | None"]
+    top_p: NotRequired["float | None"]
+    frequency_penalty: NotRequired["float | None"]
+    presence_penalty: NotRequired["float | None"]
+    logprobs: NotRequired["bool | None"]
+    top_logprobs: NotRequired["int | None"]
+    stop: NotRequired["str | list[str] | None"]
+    tools: NotRequired["list[JsonValue] | None"]
+    tool_choice: NotRequired["str | dict[str, JsonValue] | None"]
+    parallel_tool_calls: NotRequired["bool | None"]
+    response_format: NotRequired["dict[str, JsonValue] | None"]
+    reasoning_effort: NotRequired["str | None"]
+    verbosity: NotRequired["str | None"]
+    service_tier: NotRequired["str | None"]
+    metadata: NotRequired["dict[str, JsonValue] | None"]
+    user: NotRequired["str | None"]
+    safety_identifier: NotRequired["str | None"]
+    prompt_cache_key: NotRequired["str | None"]
 
 
 class CreateResponse(TypedDict):
@@ -1439,7 +1474,7 @@ class NewConversation(TypedDict):
     """A conversation to create, with its first items."""
 
     items: NotRequired["list[dict[str, JsonValue]] | None"]
-    metadata: NotRequired["dict[str, JsonValue] | None"]
+    metadata: NotRequired["dict[str, str] | None"]
 
 
 class NewItems(TypedDict):

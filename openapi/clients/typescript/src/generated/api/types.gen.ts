@@ -507,7 +507,7 @@ export type ChangedConversation = {
      * Metadata
      */
     metadata: {
-        [key: string]: JsonValue;
+        [key: string]: string;
     } | null;
 };
 
@@ -1362,6 +1362,153 @@ export type ConversationUpdatedFrame = {
 };
 
 /**
+ * CreateChatCompletion
+ *
+ * A chat completion to create, in OpenAI's format. All other members pass unread.
+ */
+export type CreateChatCompletion = {
+    /**
+     * Conversation Id
+     *
+     * The conversation, as in the header X-Conversation-Id.
+     */
+    conversation_id?: JsonValue | null;
+    /**
+     * Token Budget
+     *
+     * The token budget of the context; only with a conversation.
+     */
+    token_budget?: JsonValue | null;
+    /**
+     * Context
+     *
+     * How the context is built; only with a conversation.
+     */
+    context?: JsonValue | null;
+    /**
+     * On Disconnect
+     *
+     * If the client disconnects before the end of the answer: `abort` stores nothing; `keep` stores the new messages and the answer so far, with `incomplete: true` in its metadata. Default: `abort`. Only with a conversation.
+     */
+    on_disconnect?: 'abort' | 'keep';
+    /**
+     * Model
+     */
+    model?: string | null;
+    /**
+     * Stream
+     */
+    stream?: boolean | null;
+    /**
+     * Stream Options
+     */
+    stream_options?: {
+        [key: string]: JsonValue;
+    } | null;
+    /**
+     * Store
+     */
+    store?: boolean | null;
+    /**
+     * N
+     */
+    n?: number | null;
+    /**
+     * Seed
+     */
+    seed?: number | null;
+    /**
+     * Max Tokens
+     */
+    max_tokens?: number | null;
+    /**
+     * Max Completion Tokens
+     */
+    max_completion_tokens?: number | null;
+    /**
+     * Temperature
+     */
+    temperature?: number | null;
+    /**
+     * Top P
+     */
+    top_p?: number | null;
+    /**
+     * Frequency Penalty
+     */
+    frequency_penalty?: number | null;
+    /**
+     * Presence Penalty
+     */
+    presence_penalty?: number | null;
+    /**
+     * Logprobs
+     */
+    logprobs?: boolean | null;
+    /**
+     * Top Logprobs
+     */
+    top_logprobs?: number | null;
+    /**
+     * Stop
+     */
+    stop?: string | Array<string> | null;
+    /**
+     * Tools
+     */
+    tools?: Array<JsonValue> | null;
+    /**
+     * Tool Choice
+     */
+    tool_choice?: string | {
+        [key: string]: JsonValue;
+    } | null;
+    /**
+     * Parallel Tool Calls
+     */
+    parallel_tool_calls?: boolean | null;
+    /**
+     * Response Format
+     */
+    response_format?: {
+        [key: string]: JsonValue;
+    } | null;
+    /**
+     * Reasoning Effort
+     */
+    reasoning_effort?: string | null;
+    /**
+     * Verbosity
+     */
+    verbosity?: string | null;
+    /**
+     * Service Tier
+     */
+    service_tier?: string | null;
+    /**
+     * Metadata
+     */
+    metadata?: {
+        [key: string]: JsonValue;
+    } | null;
+    /**
+     * User
+     *
+     * The owner of the conversation, if this request creates it; 409 if it has another owner. It is passed on too.
+     */
+    user?: string | null;
+    /**
+     * Safety Identifier
+     */
+    safety_identifier?: string | null;
+    /**
+     * Prompt Cache Key
+     */
+    prompt_cache_key?: string | null;
+    [key: string]: unknown;
+};
+
+/**
  * CreateResponse
  *
  * A response to create. The model's endpoint is sent all other members unchanged, as in a chat completion.
@@ -1461,18 +1608,16 @@ export type CreateResponse = {
      * Max Output Tokens
      */
     max_output_tokens?: number | null;
-    /**
-     * Text
-     */
-    text?: {
+    text?: ({
         [key: string]: JsonValue;
-    } | null;
-    /**
-     * Reasoning
-     */
-    reasoning?: {
+    } | null) & {
+        verbosity?: string | null;
+    };
+    reasoning?: ({
         [key: string]: JsonValue;
-    } | null;
+    } | null) & {
+        effort?: string | null;
+    };
     /**
      * Temperature
      */
@@ -4366,7 +4511,7 @@ export type NewConversation = {
      * Metadata
      */
     metadata?: {
-        [key: string]: JsonValue;
+        [key: string]: string;
     } | null;
 };
 
@@ -12298,34 +12443,7 @@ export type GenerateResponses = {
 export type GenerateResponse = GenerateResponses[keyof GenerateResponses];
 
 export type CreateChatCompletionData = {
-    /**
-     * Body
-     *
-     * As OpenAI has it; all of it but these members is passed on.
-     */
-    body: {
-        /**
-         * The conversation, as in the header X-Conversation-Id.
-         */
-        conversation_id?: unknown;
-        /**
-         * The token budget of the context; only with a conversation.
-         */
-        token_budget?: unknown;
-        /**
-         * How the context is built; only with a conversation.
-         */
-        context?: unknown;
-        /**
-         * The owner of the conversation, if this request creates it; 409 if it has another owner. It is passed on too.
-         */
-        user?: unknown;
-        /**
-         * If the client disconnects before the end of the answer: `abort` stores nothing; `keep` stores the new messages and the answer so far, with `incomplete: true` in its metadata. Default: `abort`. Only with a conversation.
-         */
-        on_disconnect?: 'abort' | 'keep';
-        [key: string]: JsonValue | unknown | 'abort' | 'keep' | undefined;
-    };
+    body: CreateChatCompletion;
     headers?: {
         /**
          * X-Conversation-Id

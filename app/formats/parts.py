@@ -192,7 +192,7 @@ def safe_name(value: str) -> str:
 
 
 def delimit(tag: str, text: str, attributes: str = "") -> str:
-    """Put text between `<tag>` and `</tag>`; break closing tags inside the text, so that it cannot end the block."""
+    """Put text between `<tag>` and `</tag>`; break such tags inside the text, so that it cannot end the block."""
     return f"<{tag}{attributes}>\n{break_tags(text, tag)}\n</{tag}>"
 
 

@@ -1,4 +1,4 @@
-"""Break tags inside stored text, so that it cannot end the block that delimits it in front of a model. Pure.
+"""Break tags inside stored text, so that it cannot end the block that delimits it, nor start another one. Pure.
 
 A model may read a tag where a parser sees none: with characters that have no width, or with characters that look like
 the ASCII ones. Invariant: a text without such a tag is returned unchanged.
@@ -34,10 +34,10 @@ _FILLERS: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 
 def break_tags(text: str, tag: str, *, bracket: str | None = None) -> str:
-    """Return a text in which nothing reads as the closing tag of `tag`, which is lower-case ASCII.
+    """Return a text in which nothing reads as an opening or closing tag of `tag`, which is lower-case ASCII.
 
-    A space is put after the bracket of such a tag. With `bracket`, opening tags and tags with spaces are broken too: it
-    replaces their bracket.
+    A space is put after the bracket of such a tag. With `bracket`, tags with spaces are broken too: it replaces their
+    bracket.
     """
     if text.isascii() and not any(start in text for start in _ASCII_STARTS):  # most texts, in a tenth of the time
         return text
@@ -51,7 +51,7 @@ def break_tags(text: str, tag: str, *, bracket: str | None = None) -> str:
 
 
 def _begins_tag(text: str, start: int, tag: str, *, is_loose: bool) -> bool:
-    """Return whether a tag's slash and name follow a bracket; the slash may be missing if `is_loose`."""
+    """Return whether a tag's name follows a bracket, with a slash or without; with spaces before it if `is_loose`."""
     has_slash, matched = False, 0
     if (escape := _ESCAPED_SLASH.match(text, start)) is not None:
         has_slash, start = True, escape.end()
@@ -62,7 +62,7 @@ def _begins_tag(text: str, start: int, tag: str, *, is_loose: bool) -> bool:
             continue
         if matched == 0 and (character in _SLASHES or (is_loose and character == "\\")):
             has_slash = True
-        elif character == tag[matched] and (has_slash or is_loose):
+        elif character == tag[matched]:
             matched += 1
         else:
             return False

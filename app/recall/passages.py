@@ -34,6 +34,8 @@ _SHOWN_LANGUAGE: Final = 4_000
 """Characters that show the language of a text."""
 _MIN_COST: Final = 30
 """Shorter sentences and lines are compared with those that follow."""
+_PARTS: Final = 8
+"""A run without bounds that is longer than a passage is divided into units of this part of a passage."""
 _MIN_UNITS: Final = 8
 """In a text of fewer units, how many of them have a word says little about the word."""
 _NEAR: Final = 2
@@ -41,6 +43,8 @@ _NEAR: Final = 2
 _NEIGHBOURS: Final = 0.3
 """Weight of the words of a unit and its neighbours, beside those of the unit itself."""
 _MEANING: Final = 0.3
+_OFF_CENTRE: Final = 0.01
+"""Of units of one piece that are equal otherwise, that in its middle is the best: a passage then shows the piece."""
 _MEANING_OF_WORDS: Final = 0.5
 _MEANING_OF_ALL_WORDS: Final = 0.3
 """Where no vector is known, the meaning is estimated from the share of the words as in `scoring`."""
@@ -171,7 +175,8 @@ class _Ruler:
 def split_units(text: str, ruler: _Ruler, max_cost: float) -> list[tuple[int, int]]:
     """Divide a text into sentences and lines; short ones are one unit with those that follow.
 
-    One that is longer than a passage is cut between words, else behind a comma or a bracket, else anywhere.
+    One that is longer than a passage is divided between words, else behind a comma or a bracket, else anywhere. Its
+    units are much shorter than a passage, so that a passage has text before and behind the best of them.
     """
     bounds = [match.end() for match in _BOUND.finditer(text)]
     if not bounds or bounds[-1] < ruler.length:
@@ -182,10 +187,13 @@ def split_units(text: str, ruler: _Ruler, max_cost: float) -> list[tuple[int, in
         longest = ruler.reach(start, max_cost)
         place = bisect_left(bounds, min(ruler.reach(start, _MIN_COST), longest), place)
         end = bounds[place]
-        if end > longest:
-            end = bounds[place - 1] if place and bounds[place - 1] > start else _weak_cut(text, start, longest)
-        units.append((start, end))
-        start = end
+        if end > longest and place and bounds[place - 1] > start:
+            end = bounds[place - 1]
+        is_divided = end > longest
+        while start < end:
+            cut = _weak_cut(text, start, min(end, ruler.reach(start, max_cost / _PARTS))) if is_divided else end
+            units.append((start, cut))
+            start = cut
     return units
 
 
@@ -294,8 +302,11 @@ def _meanings(units: Sequence[tuple[int, int]], words: Floats, pieces: Sequence[
     if not pieces:
         return _MEANING_OF_WORDS * words + _MEANING_OF_ALL_WORDS * words**2
     cosines = np.maximum([piece.cosine for piece in pieces], 0.0)
+    if len(pieces) == 1:
+        return np.full(len(units), float(cosines[0]))
     middles = np.array(units).sum(axis=1) // 2
     starts, ends = np.array([(piece.start, piece.end) for piece in pieces]).T
     is_around = (starts <= middles[:, None]) & (middles[:, None] < ends)
-    nearest: Floats = np.where(is_around, cosines, 0.0).max(axis=1)
+    distances = np.abs(2 * middles[:, None] - starts - ends) / (ends - starts)
+    nearest: Floats = np.where(is_around, cosines * (1 - _OFF_CENTRE * distances), 0.0).max(axis=1)
     return np.where(is_around.any(axis=1), nearest, float(cosines.mean()))

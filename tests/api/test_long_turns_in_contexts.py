@@ -20,6 +20,10 @@ def said(made: dict[str, Any]) -> str:
     return json.dumps(made["messages"], ensure_ascii=False)
 
 
+THAI = "ค่ามัดจำของห้องเช่าที่ลิสบอนคือหนึ่งพันสี่ร้อยห้าสิบยูโร"
+CUSTOM = {"type": "custom", "data": [f"value {n}" for n in range(30_000)]}
+
+
 async def build(client: Client, conversation: str, budget: int, **more: Any) -> dict[str, Any]:
     body = {"token_budget": budget, **more}
     response = await client.post(f"/v1/conversations/{conversation}/context", json=body)
@@ -105,6 +109,29 @@ async def test_a_newest_turn_that_is_larger_than_the_budget_is_shortened(client:
     body = {"token_budget": 4000, "shorten": False}
     refused = await client.post(f"/v1/conversations/{conversation}/context", json=body)
     assert refused.status_code == 422
+    assert refused.json()["code"] == "budget_too_small"
+
+
+@pytest.mark.parametrize("before", range(9_000, 10_400, 100))
+async def test_a_fact_in_a_text_without_spaces_is_whole_in_the_context(client: Client, before: int) -> None:
+    conversation, filler = await client.conversation(), "แม่น้ำก้อนหินโคมไฟถนน" * 1000
+    await client.append(conversation, filler[:before] + THAI + filler[: 20_000 - before], "Read.", "And?")
+    for budget in (2000, 4000, 8000):
+        made = await build(client, conversation, budget, semantic_recall={}, query="ค่ามัดจำของห้องเช่าที่ลิสบอนเท่าไร")
+        assert THAI in said(made), budget
+
+
+@pytest.mark.parametrize("target", ["openai", "openai_responses", "anthropic", "workers_ai", "canonical"])
+async def test_a_newest_turn_with_a_large_custom_part_is_shown_without_it(client: Client, target: str) -> None:
+    conversation = await client.conversation()
+    parts = [{"type": "text", "text": QUESTION}, CUSTOM]
+    await client.append(conversation, "Hello.", {"role": "user", "content": parts})
+    made = await build(client, conversation, 500, format=target)
+    assert f"{QUESTION}\\n[custom]" in said(made)
+    assert made["gap"] is None
+    assert ("turns_shortened" in made["degraded"]) == (target == "canonical")
+    body = {"token_budget": 500, "format": "canonical", "shorten": False}
+    refused = await client.post(f"/v1/conversations/{conversation}/context", json=body)
     assert refused.json()["code"] == "budget_too_small"
 
 

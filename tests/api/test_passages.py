@@ -99,6 +99,18 @@ async def test_what_stands_behind_the_embedded_pieces_is_found_by_words(client: 
         assert FACT in (await only_hit(client, conversation, mode=mode))["text"]
 
 
+async def test_a_turn_is_not_found_by_words_behind_256_kib_but_its_passages_are(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, f"Zanzibar. {filler(6000)} {FACT} {filler(20)}", "A turn about rivers.")
+    [turn, _] = await client.history(conversation)
+    assert len(turn["content"]) > 256 * 1024
+    assert turn["index_state"] == "indexed"
+    best, *_ = await client.recall(conversation, "zanzibar", k=1, mode="text")
+    assert best["turn"]["id"] == turn["id"]
+    assert await client.recall(conversation, "Lisbon", k=2, mode="text") == []
+    assert FACT in (await only_hit(client, conversation, "Zanzibar, and the deposit of the Lisbon flat"))["text"]
+
+
 async def test_dates_are_delimited_in_the_passage(service: Service, client: Client) -> None:
     conversation = await client.conversation()
     said = "The deposit of the Lisbon flat was paid last Friday."

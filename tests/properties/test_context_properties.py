@@ -109,6 +109,8 @@ contents = st.one_of(
     st.just([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]),
     st.just([{"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}]),
     st.just([{"type": "hologram"}, {"type": "text", "text": " "}]),
+    st.just([{"type": "text", "text": "see"}, {"type": "custom", "data": ["one", "two"] * 400}]),
+    huge.map(lambda text: [{"type": "refusal", "refusal": text}, {"type": "custom", "text": text, "data": text}]),
 )
 arguments = st.sampled_from(['{"city": "Köln"}', "", "no json", "[1]"]) | st.just({"city": "東京"})
 call_ids = st.sampled_from(["c1", "c2", "c3", "c4", "weird id!", "x" * 70])

@@ -17,7 +17,7 @@ from app.conversations.views import canonical_turn, turn_view
 from app.formats.schemas import Format
 from app.formats.service import parse, text_of
 from app.index.analyser.query_words import MAX_QUERY_WORDS, PreparedQuery
-from app.recall.passages import MAX_PASSAGES, cost_of, find_passages, locate_pieces
+from app.recall.passages import MAX_PASSAGES, PieceCosine, cost_of, find_passages, locate_pieces
 from tests.properties.test_format_properties import EXAMPLES, LIMITS, messages
 
 common = settings(max_examples=max(50, EXAMPLES // 4), suppress_health_check=list(HealthCheck), print_blob=True)
@@ -26,6 +26,13 @@ chars = st.characters(blacklist_categories=("Cs",), blacklist_characters="\x00")
 marks = st.sampled_from([" ", "\n", ". ", "! ", "? ", "。", "  ", ",", '"', "}", "lamp", "lamps", "灯", "Straße"])
 runs = st.sampled_from(["x" * 90, "river stone " * 9])
 texts = st.lists(marks | runs | st.text(chars, max_size=12), max_size=60).map("".join)
+THAI = ("ค่ามัดจำของห้องเช่าที่ลิสบอนคือหนึ่งพันสี่ร้อยห้าสิบยูโร", "ค่ามัดจำของห้องเช่าที่ลิสบอนเท่าไร", "แม่น้ำก้อนหินโคมไฟถนน")
+CHINESE = ("里斯本公寓的押金是一千四百五十欧元", "里斯本公寓的押金是多少", "灯在河边石头很多山上有树")
+ENGLISH = (
+    "the deposit of the Lisbon flat is 1450 euros",
+    "How much is the deposit of the Lisbon flat?",
+    "lamp river stone ",
+)
 queries = st.sampled_from(["lamp", "Where is the lamp?", "灯", "the", "Straßen und Lampen", "?"])
 
 
@@ -80,3 +87,27 @@ def test_a_sentence_with_the_words_of_the_query_is_whole_in_the_best_passage(bef
     assert fact in passage
     assert passage.startswith(("Number", "The"))
     assert best.end == len(text) or text[best.end - 1] == "." or text[best.end] == "\n"
+
+
+@pytest.mark.parametrize(("fact", "question", "filler"), [THAI, CHINESE, ENGLISH], ids=["thai", "chinese", "english"])
+@common
+@given(before=st.integers(0, 6000), after=st.integers(0, 2000), room=st.integers(400, 2000))
+def test_a_run_without_bounds_is_shown_beyond_the_words_of_the_query(
+    fact: str, question: str, filler: str, before: int, after: int, room: int
+) -> None:
+    text = (filler * 500)[:before] + fact + (filler * 500)[:after]
+    query = PreparedQuery(question, max_words=MAX_QUERY_WORDS)
+    best, *_ = find_passages(text, query, max_cost=room)
+    assert fact in text[best.start : best.end]
+
+
+@pytest.mark.parametrize("end", [". ", "\n", " ", ""])
+@common
+@given(at=st.integers(0, 15), room=st.integers(1600, 4000))
+def test_a_passage_shows_the_whole_piece_that_is_nearest_in_meaning(end: str, at: int, room: int) -> None:
+    text = end.join(f"Number {n} is about lamps and stones" for n in range(500))
+    starts = [900 * n for n in range(16)]
+    pieces = [PieceCosine(start, start + 1000, 0.2 + 0.4 * (n == at)) for n, start in enumerate(starts)]
+    best, *_ = find_passages(text, PreparedQuery("Lissabon", max_words=MAX_QUERY_WORDS), max_cost=room, pieces=pieces)
+    assert best.start <= starts[at]
+    assert best.end >= starts[at] + 1000

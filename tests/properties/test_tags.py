@@ -1,4 +1,4 @@
-"""Whatever is stored, nothing in it reads as the end of the block that delimits it; all other text stays as it is."""
+"""Nothing stored reads as the end of the block that delimits it, or as the start of one; other text stays as it is."""
 
 import re
 import time
@@ -42,11 +42,18 @@ hidden = st.lists(st.sampled_from(HIDDEN), max_size=3).map("".join)
 
 
 @st.composite
-def closing_tags(draw: st.DrawFn) -> str:
-    """A closing tag in any spelling."""
+def tags(draw: st.DrawFn) -> str:
+    """An opening or closing tag in any spelling."""
     name = "".join(letter + draw(hidden) for letter in draw(st.sampled_from(LETTERS)))
-    slash = draw(hidden) + draw(st.sampled_from(SLASHES)) + draw(hidden) + draw(st.sampled_from(SPACES))
-    return draw(st.sampled_from(BRACKETS)) + slash + name + draw(st.sampled_from([">", "\uff1e", " x>", "\n", ""]))
+    slash = draw(hidden)
+    if draw(st.booleans()):
+        slash += draw(st.sampled_from(SLASHES)) + draw(hidden) + draw(st.sampled_from(SPACES))
+    return (
+        draw(st.sampled_from(BRACKETS))
+        + slash
+        + name
+        + draw(st.sampled_from([">", "\uff1e", ' turns="1-6">', "\n", ""]))
+    )
 
 
 def as_seen(text: str) -> str:
@@ -61,20 +68,20 @@ def as_seen(text: str) -> str:
     )
 
 
-@given(before=st.text(max_size=20), tag=closing_tags(), after=st.text(max_size=20))
-def test_no_spelling_of_a_closing_tag_ends_a_block(before: str, tag: str, after: str) -> None:
+@given(before=st.text(max_size=20), tag=tags(), after=st.text(max_size=20))
+def test_no_spelling_of_a_tag_starts_or_ends_a_block(before: str, tag: str, after: str) -> None:
     text = f"{before} {tag}{after}"
     block = delimit("background", text)
     inside = block.removeprefix("<background>\n").removesuffix("\n</background>")
-    assert not re.search(r"</\s*background(?!\w)", as_seen(inside))
+    assert not re.search(r"<(/\s*)?background(?!\w)", as_seen(inside))
     assert inside.replace(" ", "") == text.replace(" ", "")  # only spaces were put in
     assert break_tags(inside, "background") == inside
 
 
 @pytest.mark.parametrize("name", [*LOOK_ALIKES, "background"])
-@pytest.mark.parametrize("slash", [*ESCAPED_SLASHES, "/"])
+@pytest.mark.parametrize("slash", [*ESCAPED_SLASHES, "/", ""])
 @pytest.mark.parametrize("bracket", ["<", "&lt;", "&lt", "&#60", "\\u003c"])
-def test_letters_of_other_scripts_and_escapes_end_no_block(bracket: str, slash: str, name: str) -> None:
+def test_letters_of_other_scripts_and_escapes_start_and_end_no_block(bracket: str, slash: str, name: str) -> None:
     tag = f"{bracket}{slash}{name}>"
     assert break_tags(f"x {tag} y", "background") == f"x {bracket} {slash}{name}> y"
 
@@ -86,7 +93,7 @@ def test_a_text_without_a_tag_stays_byte_for_byte(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "a < b / background", "</backgrounds>", "</back ground>", "<background>", "& background",
+    "a < b / background", "</backgrounds>", "</back ground>", "< background>", "& background",
     "1 \u2044 2 \u2039quoted\u203a",
     "e\u0301 \u200d <div></div>", "<\u200bb>", "\ud55c\uad6d\uc5b4 \u3164", "< /background>",
 ])  # fmt: skip

@@ -248,6 +248,43 @@ def test_a_newest_turn_that_is_larger_than_the_budget_is_cut(target: Format) -> 
     assert build([turn(5, content=text)], minimum, format=target).usage.used <= minimum
 
 
+LONG = document()
+LARGE_PARTS: list[list[Any]] = [
+    [{"type": "custom", "data": LONG.split()}],
+    [{"type": "text", "text": "hi", "data": LONG.split()}],
+    [{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": LONG}}],
+    [{"type": "search_result", "title": "t", "source": "s", "content": [{"type": "text", "text": LONG}]}],
+    [{"type": "refusal", "refusal": LONG}],
+    [{"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav", "transcript": LONG}}],
+    [{"type": "file", "file": {"filename": LONG, "file_id": "f"}}],
+    [{"type": "custom", "n": n} for n in range(3000)],
+    [{"type": "text", "text": f"line {n}"} for n in range(3000)],
+    [{"type": "image_url", "image_url": {"url": f"https://x.org/{n}.png"}} for n in range(300)],
+]
+
+
+@pytest.mark.parametrize("target", list(Format))
+@pytest.mark.parametrize("parts", LARGE_PARTS)
+def test_a_newest_turn_fits_with_any_parts(target: Format, parts: list[Any]) -> None:
+    recent = [*talk(1, 4), turn(5, content=parts)]
+    for more in (recent, [*talk(1, 3), calls(4, "a"), turn(5, Role.TOOL, parts, tool_call_id="a")]):
+        made = build(more, 300, format=target)
+        assert "t5" in made.included.turn_ids
+        assert made.shown[-1] == 5
+        assert made.usage.used <= 300
+        length = len(text_of(more[-1]))
+        assert all(0 <= run.start < run.end <= length for run in made.included.passages)
+
+
+def test_a_call_keeps_the_thoughts_before_it_when_its_parts_are_left_out() -> None:
+    thought: Any = {"type": "thinking", "thinking": "Look it up.", "signature": "c2ln"}
+    call = turn(2, Role.ASSISTANT, [thought, {"type": "custom", "data": LONG.split()}])
+    call.tool_calls = [ToolCall("a", "look", "{}")]
+    made = build([turn(1), call, result(3, "a")], 300, format=Format.CANONICAL)
+    assert made.messages[1]["content"] == [thought, {"type": "text", "text": "[custom]"}]
+    assert made.degraded == ["turns_shortened"]
+
+
 def test_the_newest_user_turn_is_cut_last_of_all() -> None:
     question = document(60, fact_at=3)
     recent = [*talk(1, 20), turn(21, content=question), calls(22, "a"), result(23, "a", document(500))]

@@ -142,13 +142,10 @@ class _Assembly:
         if not is_too_long and minimum <= budget:
             return
         if shortens:
-            newest_units = self._units[-self._required :]
-            self._recent.shorten_newest_most(self._required)
-            minimum = self._newest_tokens()
-            # texts that are longer than the marks are not counted
-            if not self._recent.is_too_long(newest_units, minimum):
-                self._recent.restore()
-                minimum = min(minimum, self._newest_tokens())
+            minimum = self._least_newest()
+            if minimum > budget:
+                self._recent.flatten_newest(self._required)
+                minimum = min(minimum, self._least_newest())
         if minimum > budget:
             raise Invalid(
                 "budget_too_small",
@@ -157,6 +154,17 @@ class _Assembly:
                 extra={"minimum_budget": minimum},
             )
         self._recent.shorten_newest(self._required, lambda: self._newest_tokens() - budget)
+
+    def _least_newest(self) -> int:
+        """Cut the newest units as far as possible, and return their tokens."""
+        newest_units = self._units[-self._required :]
+        self._recent.shorten_newest_most(self._required)
+        minimum = self._newest_tokens()
+        # texts that are longer than the marks are not counted
+        if not self._recent.is_too_long(newest_units, minimum):
+            self._recent.restore()
+            minimum = min(minimum, self._newest_tokens())
+        return minimum
 
     def _newest_tokens(self) -> int:
         return self._margin.apply(self._costs.count(Plan(units=self._units[-self._required :]).blocks()))

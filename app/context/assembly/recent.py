@@ -9,7 +9,7 @@ from typing import Final
 
 from app.context.assembly.cuts import Count, Span
 from app.context.assembly.parts import ContextParts
-from app.context.assembly.shortening import ShortenedTurn, fair_limit, shorten, sizes
+from app.context.assembly.shortening import ShortenedTurn, fair_limit, flatten, shorten, sizes
 from app.context.schemas import ContextRequest
 from app.formats.schemas import CanonicalTurn, Role, TokenCounter
 from app.formats.tokens import STORED_TOKENIZER
@@ -37,6 +37,7 @@ class RecentTurns:
         self._limit = limit
         self.max_turn_tokens = request.max_turn_tokens or limit // _SHARE_OF_TURN
         self.cuts: dict[str, ShortenedTurn] = {}
+        self._flat: dict[str, ShortenedTurn] = {}
         paired = group_turns(parts.recent)
         self.left_out = paired.left_out
         self.units: Sequence[Unit] = self._seen(paired.units)
@@ -99,8 +100,17 @@ class RecentTurns:
         newest = {turn.id for unit in units for turn in self._cuttable(unit)}
         self._cut(dict.fromkeys(newest, 0), set())
 
+    def flatten_newest(self, required: int) -> None:
+        """Replace the parts of the newest units by one text for each turn, which can be cut as any other text."""
+        for unit in self.units[len(self.units) - required :]:
+            for turn in self._cuttable(unit):
+                flat = flatten(turn, self._count)
+                if flat is not None:
+                    self._flat[turn.id], self._turns[turn.id] = flat, flat.turn
+        self.restore()
+
     def restore(self) -> None:
-        """Return to the turns as they were given."""
+        """Return to the turns as they were given, or flattened."""
         self._show({})
 
     def _cuttable(self, unit: Unit) -> list[CanonicalTurn]:
@@ -134,6 +144,7 @@ class RecentTurns:
         return self._show(cuts)
 
     def _show(self, cuts: dict[str, ShortenedTurn]) -> bool:
+        cuts = {**self._flat, **cuts}
         if cuts == self.cuts:
             return False
         self.cuts = cuts

@@ -1,7 +1,8 @@
 """Shorten turns that are too long for their place: their texts, the arguments of calls and the results. Pure.
 
 A turn keeps its shape: only texts are cut, each in the part that has it. What only a provider can read (signed
-thinking, items, media) is never changed, and arguments that are JSON stay JSON.
+thinking, items, media) is never changed, and arguments that are JSON stay JSON. Only if a turn has no room for its
+other parts, one text replaces all of them (`flatten`).
 """
 
 import json
@@ -12,9 +13,11 @@ from typing import Final
 from pydantic import JsonValue
 
 from app.context.assembly.cuts import Count, Span, cut, estimate_tokens, is_longer
+from app.formats.extra_fields import has_only_items
 from app.formats.parse.produced import storable
 from app.formats.parts import compact_json, plain_content, plain_result
 from app.formats.schemas import CanonicalTurn, JsonObject, ToolCall, ToolResult
+from app.formats.service import text_of
 from app.recall.schemas import Passage
 
 _Change = Callable[[str, int | None], str]
@@ -85,6 +88,32 @@ def shorten(turn: CanonicalTurn, max_tokens: int, count: Count, *, wanted: Seque
 
     changed = _change_texts(turn, change, lambda call: _short_call(call, change, max_tokens, count))
     return ShortenedTurn(replace(changed, content_tokens=0) if left_out else turn, sorted(spans), left_out)
+
+
+def flatten(turn: CanonicalTurn, count: Count) -> ShortenedTurn | None:
+    """Return a turn with one text in place of its parts, its plain text; None for a turn without parts.
+
+    Media and parts that only a provider can read become placeholders, as in formats that cannot express them. Beside
+    calls, and alone in a turn, what the model thought stays: providers require it.
+    """
+    parts = [
+        part
+        for content in (turn.content, *(result.content for result in turn.tool_results))
+        if content is not None and not isinstance(content, str)
+        for part in content
+    ]
+    if not parts or has_only_items(turn):
+        return None
+    said = plain_content(turn.content)
+    thoughts: list[JsonObject] = []
+    if turn.tool_calls and turn.content is not None and not isinstance(turn.content, str):
+        thoughts = [part for part in turn.content if not plain_content([part])]
+    content: _Content = [*thoughts, *([{"type": "text", "text": said}] if said else ())] if thoughts else said or None
+    results = [_with_content(result, plain_content(result.content)) for result in turn.tool_results]
+    flat = replace(turn, content=content, tool_results=results, content_tokens=0)
+    text = text_of(flat)
+    left_out = estimate_tokens(compact_json([*parts]), count) - estimate_tokens(text, count)
+    return ShortenedTurn(flat, [(0, len(text))], max(1, left_out))
 
 
 def _within(wanted: Sequence[Passage], at: int, length: int) -> list[Passage]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, cast
 from pydantic import (
     BaseModel,
     Field,
+    JsonValue,
     ModelWrapValidatorHandler,
     PrivateAttr,
     StrictBool,
@@ -27,6 +28,7 @@ from app.formats import service as formats
 from app.formats.parse.produced import BESIDE_MESSAGES, admit_messages
 from app.formats.parse.sent_messages import SentMessage, errors_in_messages
 from app.formats.parse.validation import field_error
+from app.formats.parts import type_of
 from app.formats.schemas import GIVEN, Format, JsonObject
 
 _BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})
@@ -199,14 +201,12 @@ def _format_of(turn: object) -> Format | None:
     if not isinstance(turn, dict):
         return None
     members = cast("dict[str, object]", turn)
-    kind, content = members.get("type"), members.get("content")
+    kind, content = type_of(cast("JsonObject", members)), members.get("content")
     if kind == "message" or (kind in _ITEMS and "role" not in members):
         return Format.OPENAI_RESPONSES
     blocks = cast("list[object]", content)[:MAX_PARTS] if isinstance(content, list) else []
     ours = any(name in members for name in ("tool_calls", "tool_results", "tool_call_id"))
-    if not ours and any(
-        isinstance(block, dict) and cast("JsonObject", block).get("type") in _BLOCKS for block in blocks
-    ):
+    if not ours and any(type_of(cast("JsonValue", block)) in _BLOCKS for block in blocks):
         return Format.ANTHROPIC
     return None
 

@@ -123,12 +123,13 @@ async def read(
     services: Container, caller: Caller, *, uri: str, named: ConversationUri | MemoryUri
 ) -> ReadResourceResult:
     """Return the contents of a resource: JSON, or the text of a memory node."""
+    max_bytes = services.tools.max_answer_bytes
     if isinstance(named, MemoryUri):
         node = await services.lifecycle.read(
             caller, project=named.project, session_id=named.session_id, path=named.path
         )
-        return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=_TEXT, text=node.text)])
-    max_bytes = services.tools.max_answer_bytes
+        shown, _ = fit({"text": node.text}, max_bytes=max_bytes)
+        return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=_TEXT, text=str(shown["text"]))])
     contents = await _contents(services, caller, named, max_bytes=max_bytes)
     shown, cut = fit(contents.model_dump(mode="json"), max_bytes=max_bytes)
     text = contents.model_dump_json() if cut is None else json.dumps({**shown, "cut": f"{cut} {_HOW_TO_READ_ON}"})

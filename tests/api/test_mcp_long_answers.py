@@ -80,6 +80,9 @@ async def test_no_answer_about_turns_of_a_mebibyte_is_long(client: Client, port:
     async with mcp_client(port, client.key) as mcp:
         for tool, arguments in calls.items():
             await use(mcp, tool, **arguments)
+        for path in ("context/recent", "context/summary", "meta"):
+            read = (await mcp.read_resource(f"memory://default/large/{path}")).contents[0].model_dump()["text"]
+            assert len(read.encode()) <= MAX_BYTES, path
 
 
 async def test_recall_shows_the_passage_and_the_turn_is_read_on_in_parts(client: Client, port: int) -> None:

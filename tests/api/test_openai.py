@@ -293,7 +293,7 @@ async def test_a_name_that_is_almost_conversation_id_is_refused(tenant: Client, 
 
 
 @pytest.mark.parametrize("path", ["/openai/v1/chat/completions", "/openai/v1/responses"])
-@pytest.mark.parametrize("name", ["X-Conversation-Idd", "X-Converstion-Id", "XConversation-Id", "X_Conversation_Id"])
+@pytest.mark.parametrize("name", ["X-Conversation-Idd", "X-Converstion-Id", "Conversation-Id", "X_Conversation_Id"])
 async def test_a_header_that_is_almost_the_right_one_is_refused(
     tenant: Client, fake: FakeChat, name: str, path: str
 ) -> None:

@@ -256,3 +256,47 @@ async def test_a_result_is_paired_with_its_call_despite_spaces_around_the_id(ten
     assert (await tenant.post(CHAT, json=asked(conversation, *history))).status_code == 200
     assert [m["role"] for m in fake.chats[-1]["messages"]] == ["user", "assistant", "tool", "user"]
     assert len(await tenant.history(conversation)) == 5
+
+
+SIGNATURE = {"google": {"thought_signature": "CsIB"}}
+STEPS: list[dict[str, Any]] = [
+    {"type": "reasoning.text", "text": "I look ", "index": 0, "signature": None},
+    {"type": "reasoning.text", "text": "it up.", "index": 0, "signature": "s1"},
+    {"type": "reasoning.encrypted", "data": "eJw=", "index": 1},
+]
+AUDIO: list[dict[str, Any]] = [
+    {"id": "audio_1", "data": "QUJD", "transcript": "Let me "},
+    {"data": "REVG", "transcript": "see."},
+    {"expires_at": 1_900_000_000},
+]
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("route", ["chat", "generate"])
+async def test_what_only_the_provider_reads_comes_back_to_it(
+    tenant: Client, fake: FakeChat, route: str, *, is_streamed: bool
+) -> None:
+    conversation = await tenant.conversation()
+    thoughts = [{"type": "reasoning.text", "text": "I look it up.", "index": 0, "signature": "s1"}, STEPS[2]]
+    audio = {"id": "audio_1", "data": "QUJDREVG", "transcript": "Let me see.", "expires_at": 1_900_000_000}
+    call = ONE | {"extra_content": SIGNATURE}
+    if is_streamed:
+        more = [("reasoning_details", [step]) for step in STEPS]
+        more += [("audio", part) for part in AUDIO]
+        more += [("tool_calls", [piece("call_one", "one", "", index=0)])]
+        more += [("tool_calls", [piece(arguments='{"one": 1}', index=0, extra_content=SIGNATURE)])]
+        fake.replies = [Reply(None, more=tuple(more), finish_reason="tool_calls")]
+    else:
+        more = [("reasoning_details", thoughts), ("audio", audio), ("tool_calls", [call])]
+        fake.replies = [Reply(None, more=tuple(more), finish_reason="tool_calls")]
+    ask = {"role": "user", "content": "Call it."}
+    body: dict[str, Any] = {"messages": [ask], "conversation_id": conversation, "stream": is_streamed}
+    path = CHAT if route == "chat" else "/v1/generate"
+    response = await tenant.post(path, json=body | ({"model": CHAT_MODEL} if route == "chat" else {}))
+    assert response.status_code == 200, response.text
+    again = body | {"messages": results(ONE), "stream": False}
+    assert (await tenant.post(path, json=again | ({"model": CHAT_MODEL} if route == "chat" else {}))).status_code == 200
+    [said] = [message for message in fake.chats[-1]["messages"] if message["role"] == "assistant"]
+    assert said["reasoning_details"] == thoughts
+    assert said["tool_calls"] == [call]
+    assert "Let me see." in json.dumps(said)

@@ -14,7 +14,7 @@ from typing import Final, Literal, cast
 
 from pydantic import JsonValue
 
-from app.agents.generation.call_deltas import Delta, StreamedCalls, extended, with_calls
+from app.agents.generation.call_deltas import EMPTY_VALUES, Delta, StreamedCalls, extended, merged, with_calls
 from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.core.ids import format_id, new_uuid
@@ -27,7 +27,6 @@ from app.providers.schemas import InvalidAnswer, UpstreamRefusal
 from app.providers.service import usage_in
 
 _CONCATENATED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
-_EMPTY_VALUES: Final[tuple[JsonValue, ...]] = (None, [], {})
 _MAX_INTEGER: Final = 2**53 - 1
 _MAX_USAGE_CHARACTERS: Final = 4096
 _MAX_MODEL_CHARACTERS: Final = 256
@@ -152,8 +151,8 @@ class PartialAnswer:
                 self._texts[name] = extended(self._texts.get(name), value)
                 if name in {"content", "refusal"}:
                     deltas.append(Delta(name, value))
-            elif value not in _EMPTY_VALUES and name != "role":
-                self.message[name] = value
+            elif value not in EMPTY_VALUES and name != "role":
+                self.message = merged(self.message, {name: value})
                 self._texts.pop(name, None)
         return deltas
 
@@ -237,7 +236,7 @@ def _interoperable(value: JsonValue) -> JsonValue:
 def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
     """Return the turn to store for a complete answer to the request `body`. Raises InvalidAnswer."""
     whole = answer.whole()
-    said = {name: value for name, value in whole.items() if value not in _EMPTY_VALUES or name == "content"}
+    said = {name: value for name, value in whole.items() if value not in EMPTY_VALUES or name == "content"}
     said["role"] = "assistant"
     message = cast("JsonObject", storable(with_calls(said)))
     if message.get("refusal") and not message.get("content"):

@@ -1,4 +1,4 @@
-"""Joins the streamed pieces of tool calls. Pure.
+"""Joins the streamed pieces of tool calls, and of members that only their provider reads. Pure.
 
 Endpoints differ in how a piece names its call. The rules apply in this order:
 
@@ -22,6 +22,10 @@ from app.formats.schemas import JsonObject
 MAX_CALLS: Final = 128
 ARGUMENTS: Final = {"function": "arguments", "custom": "input"}
 """The kinds of tool calls, each with the field that has the text of its arguments."""
+EMPTY_VALUES: Final[tuple[JsonValue, ...]] = (None, [], {})
+_CALL_MEMBERS: Final = frozenset({"id", "type", "index", *ARGUMENTS})
+_IN_PIECES: Final = frozenset({"text", "summary", "data", "transcript"})
+"""Members of a provider's own entries (thoughts, audio) whose texts are streamed in pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,8 @@ def _add(call: _StreamedCall, piece: JsonObject) -> list[Delta]:
             call.members[name] = value
             if name == "id":
                 deltas.append(Delta("id", value))
+    others: JsonObject = {name: value for name, value in piece.items() if name not in _CALL_MEMBERS}
+    call.members = merged(call.members, others)
     for kind, member in ARGUMENTS.items():
         if not isinstance(body := piece.get(kind), dict):
             continue
@@ -138,6 +144,40 @@ def _add(call: _StreamedCall, piece: JsonObject) -> list[Delta]:
             call.arguments[kind] = extended(call.arguments[kind], text)
             deltas.append(Delta("arguments", text))
     return deltas
+
+
+def merged(members: JsonObject, more: JsonObject) -> JsonObject:
+    """Return members with those of a further piece: entries with the same `index` are one, other lists are joined."""
+    joined = dict(members)
+    for name, value in more.items():
+        old = joined.get(name)
+        match old, value:
+            case dict(), dict():
+                joined[name] = merged(old, value)
+            case list(), list():
+                joined[name] = _joined(old, value)
+            case str(), str() if name in _IN_PIECES:
+                joined[name] = old + value
+            case _ if name not in joined or value not in EMPTY_VALUES:
+                joined[name] = value
+            case _:
+                pass
+    return joined
+
+
+def _joined(entries: list[JsonValue], more: list[JsonValue]) -> list[JsonValue]:
+    joined = list(entries)
+    for entry in more:
+        index = entry.get("index") if isinstance(entry, dict) else None
+        place = next(
+            (place for place, old in enumerate(joined) if isinstance(old, dict) and old.get("index") == index), None
+        )
+        old = None if index is None or place is None else joined[place]
+        if place is not None and isinstance(old, dict) and isinstance(entry, dict):
+            joined[place] = merged(old, entry)
+        else:
+            joined.append(entry)
+    return joined
 
 
 def _more_of_name(name: str, piece: str, *, is_ended: bool) -> str:

@@ -167,7 +167,9 @@ def name_conversation(response: Response, conversation_id: ConversationId | None
 
 def refuse_misspelt_header(request: Request) -> None:
     """Raise Invalid for a header that is almost `X-Conversation-Id`: its conversation would get nothing."""
-    name = misspelt(request.headers.keys(), CONVERSATION_HEADER.lower())
+    wanted = CONVERSATION_HEADER.lower()
+    bare = wanted.removeprefix("x-")
+    name = bare if bare in request.headers else misspelt(request.headers.keys(), wanted)
     if name is not None:
         detail = f"Unknown header. Did you mean `{CONVERSATION_HEADER}`?"
         raise InvalidFields([FieldError(f"/{name}", detail, "header", is_unknown=True)])

@@ -1,11 +1,13 @@
 """Tool calls of endpoints that stream them in their own ways: what is stored, and what the model is sent next."""
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.api import Client
+from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply
 
 CHAT, RESPONSES = "/openai/v1/chat/completions", "/openai/v1/responses"
@@ -300,3 +302,20 @@ async def test_what_only_the_provider_reads_comes_back_to_it(
     assert said["reasoning_details"] == thoughts
     assert said["tool_calls"] == [call]
     assert "Let me see." in json.dumps(said)
+
+
+async def test_streamed_calls_wait_for_no_write(service: Service, fake: FakeChat, tmp_path: Path) -> None:
+    """Twelve parts of calls, each of which would wait for the next write, ten seconds later."""
+    names = [piece(f"call_{n}", f"tool_{n}", "{}", index=n) for n in range(4)]
+    settings = {"llm_base_url": fake.url, "llm_model": CHAT_MODEL, "embedder": "none", "stream_debounce_ms": 10_000}
+    fake.replies = [streamed(*[[name] for name in names])]
+    async with (
+        open_service(service.database, tmp_path, **settings) as opened,
+        await opened.new_tenant() as user,
+        asyncio.timeout(60),
+    ):
+        conversation = await user.conversation()
+        body = {"messages": [{"role": "user", "content": "Call all."}], "conversation_id": conversation, "stream": True}
+        assert (await user.post("/v1/generate", json=body)).status_code == 200
+        [_, said] = await user.history(conversation)
+    assert [call["id"] for call in said["tool_calls"]] == [f"call_{n}" for n in range(4)]

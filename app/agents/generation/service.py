@@ -223,6 +223,7 @@ class Generation:
                     chunk=Chunk.model_construct(None, offset=offset, delta=piece, part=delta.part),
                     epoch=exchange.epoch,
                     wait=False,
+                    is_local=True,
                 )
             except TooLarge:
                 raise self._too_large(exchange) from None

@@ -196,10 +196,12 @@ class Streams:
         epoch: int | None,
         wait: bool,
         listener: StreamListener | None = None,
+        is_local: bool = False,
     ) -> ChunkResult:
         """Take more text of an open turn; with `wait`, return when it is durable. A `listener` gets later reports.
 
-        Without a `listener`, the calls of one writer may reach several processes: each takes the turn over.
+        Without a `listener`, the calls of one writer may reach several processes: each takes the turn over, and the
+        first text of a part is durable on return. `is_local`: the writer is this process, so nothing waits.
 
         Raises Conflict `stream_gap` (with `expected_offset`), `stream_fenced`, `turn_committed`, `turn_aborted`,
         `writer_mismatch`; TooLarge; NotFound.
@@ -211,7 +213,7 @@ class Streams:
             )
         call = StreamCall.authorize(caller, conversation_id, turn_id, epoch)
         buffer = await self._find_or_take_over(call)
-        if listener is None and chunk.part != CONTENT and buffer.is_new_part(chunk.part):
+        if listener is None and not is_local and chunk.part != CONTENT and buffer.is_new_part(chunk.part):
             wait = True  # a process that takes the turn over after this one has died finds every part of it
         for _ in range(MAX_TAKE_OVERS):
             try:

@@ -132,7 +132,9 @@ async def read(
         return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=_TEXT, text=str(shown["text"]))])
     contents = await _contents(services, caller, named, max_bytes=max_bytes)
     shown, cut = fit(contents.model_dump(mode="json"), max_bytes=max_bytes)
-    text = contents.model_dump_json() if cut is None else json.dumps({**shown, "cut": f"{cut} {_HOW_TO_READ_ON}"})
+    if cut is not None:
+        shown["cut"] = f"{cut} {_HOW_TO_READ_ON}"
+    text = contents.model_dump_json() if cut is None else json.dumps(shown, ensure_ascii=False)
     return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=_JSON, text=text)])
 
 

@@ -178,6 +178,7 @@ def split_units(text: str, ruler: _Ruler, max_cost: float) -> list[tuple[int, in
     One that is longer than a passage is divided between words, else behind a comma or a bracket, else anywhere. Its
     units are much shorter than a passage, so that a passage has text before and behind the best of them.
     """
+    longest_part = min(max(max_cost / _PARTS, _MIN_COST), max_cost)
     bounds = [match.end() for match in _BOUND.finditer(text)]
     if not bounds or bounds[-1] < ruler.length:
         bounds.append(ruler.length)
@@ -191,7 +192,7 @@ def split_units(text: str, ruler: _Ruler, max_cost: float) -> list[tuple[int, in
             end = bounds[place - 1]
         is_divided = end > longest
         while start < end:
-            cut = _weak_cut(text, start, min(end, ruler.reach(start, max_cost / _PARTS))) if is_divided else end
+            cut = _weak_cut(text, start, min(end, ruler.reach(start, longest_part))) if is_divided else end
             units.append((start, cut))
             start = cut
     return units

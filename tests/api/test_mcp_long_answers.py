@@ -37,7 +37,8 @@ async def use(mcp: McpClient, tool: str, **arguments: Any) -> Any:
     """The structured answer of a tool, of which the whole answer is short."""
     result = await mcp.call_tool(tool, arguments)
     assert not result.is_error, result.content[0]
-    assert len(json.dumps(result.model_dump(mode="json", by_alias=True, exclude_none=True))) <= MAX_BYTES, tool
+    members = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert len(json.dumps(members, ensure_ascii=False).encode()) <= MAX_BYTES, tool  # as the server sends it
     assert json.loads(result.content[0].model_dump()["text"]) == result.structured_content
     return result.structured_content
 
@@ -282,6 +283,7 @@ PARTS: dict[str, Any] = {
     "a long name": [{"type": "board", "name": "n" * 60_000}],
     "nested lists": [{"type": "board", "cells": [[[[[n] * 8] * 8] * 8] * 8 for n in range(8)]}],
     "deep lists": [{"type": "board", "cells": json.loads("[" * 24 + "1," * 30_000 + "1" + "]" * 24)}],
+    "long parts of other letters": [{"type": "text", "text": "😀ж" * 3_000} for _ in range(5)],
     "parts": [{"type": "text", "text": f"Part {n} of the story of the lamp."} for n in range(499)],
 }
 
@@ -296,6 +298,8 @@ async def test_no_answer_about_a_turn_of_many_small_members_is_long(client: Clie
         page = await use(mcp, "get_history", **named)
         assert page["data"][0]["id"] == turn["id"]
         assert "get_history, turn_id, start and length" in page["cut"]
+        shown = page["data"][0]["content"]
+        assert (len(shown) == len(parts) + 1) or "the first members are shown" in page["cut"]
         for form in ("canonical", "openai", "anthropic"):
             context = await use(mcp, "build_context", **named, token_budget=400_000, format=form)
             shown = json.dumps(context["messages"])
@@ -328,6 +332,18 @@ async def test_the_answer_to_many_appended_turns_is_short_and_says_how_to_read_t
     assert answer["seq"] == 500
     assert [turn["position"] for turn in answer["turns"]] == [*range(1, len(answer["turns"]) + 1)]
     assert f"The first {len(answer['turns'])} of 500 are shown. All are stored" in answer["cut"]
+
+
+async def test_the_answer_to_appended_turns_has_the_small_ones_beside_large_ones(client: Client, port: int) -> None:
+    conversation = await client.conversation()
+    large = [{"type": "text", "text": f"Part {n} of the story of the lamp."} for n in range(499)]
+    turns = [{"role": "user", "content": content} for content in ("One.", large, "Three.", large)]
+    async with mcp_client(port, client.key) as mcp:
+        answer = await use(mcp, "append_turns", conversation_id=conversation, turns=turns)
+    assert [turn["position"] for turn in answer["turns"]] == [1, 2, 3, 4]
+    assert [turn["content"] for turn in answer["turns"]][::2] == ["One.", "Three."]
+    assert len(answer["turns"][1]["content"]) > 20
+    assert "the first members are shown" in answer["cut"]
 
 
 async def test_the_resource_of_a_conversation_of_long_turns_has_its_newest(client: Client, port: int) -> None:

@@ -252,10 +252,10 @@ class CreateChatCompletion(BaseModel):
     seed: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
+    temperature: int | float | None = None
+    top_p: int | float | None = None
+    frequency_penalty: int | float | None = None
+    presence_penalty: int | float | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     stop: str | list[str] | None = None

@@ -166,13 +166,14 @@ def fit_list(value: JsonObject, name: str, *, max_bytes: int, how: str) -> JsonO
     """
     shown, cut = _fit_texts(value, max_bytes=max_bytes)
     items = cast("list[JsonValue]", shown[name])
-    count = fitting_count(shown, items, max_bytes=max_bytes)
+    short_items = [_beginning(item, _ITEM_BYTES) for item in items]
+    count = fitting_count({**shown, name: short_items}, short_items, max_bytes=max_bytes)
     if count < len(items):
         cut = " ".join(filter(None, [cut, f"The first {count} of {len(items)} are shown."]))
         shown = dict(shown)
         shown[name] = items[:count]
     shown, cut_more = fit(shown, max_bytes=max_bytes)
-    cut = cut_more or cut
+    cut = " ".join(filter(None, [cut, cut_more])) or None
     if cut is not None:
         shown["cut"] = f"{cut} {how}"
     return shown

@@ -310,8 +310,8 @@ async def _get_history(services: ToolServices, caller: Caller, body: GetHistory)
         turns = cast("list[JsonObject]", shown["data"])
         shown["data"] = cast("JsonValue", [cut_turn(turn) for turn in turns])
         if len(turns) <= 1 or (size := answer_bytes(shown)) <= max_bytes:
-            shown, _ = fit(shown, max_bytes=max_bytes)
-            return ToolAnswer({**shown, "cut": _CUT_PAGE})
+            shown, cut = fit(shown, max_bytes=max_bytes)
+            return ToolAnswer({**shown, "cut": _CUT_PAGE if cut is None else f"{cut} {_CUT_PAGE}"})
         query = replace(query, limit=max(1, min(len(turns) - 1, len(turns) * max_bytes // size)))
 
 

@@ -53,7 +53,7 @@ class SentMessage:
 
 @contextmanager
 def errors_in_messages(sent: Sequence[SentMessage | None]) -> Generator[None]:
-    """Change pointers of errors from `/turns/{index}` to the messages of these turns; None: a turn that is no other."""
+    """Change pointers of errors from `/turns/{index}` to the messages of these turns; None: it was sent as a turn."""
     try:
         yield
     except AppError as error:
@@ -75,9 +75,9 @@ def _chat_steps(message: JsonObject, steps: list[str]) -> list[str]:
     match steps:
         case ["tool_call_id"] if message.get("role") == "function":
             return ["name"]
-        case ["tool_calls", _, *rest] if "tool_calls" not in message:
-            return ["function_call", "name" if rest == ["id"] else rest[-1]]
-        case ["tool_calls", index, ("name" | "arguments") as member]:
+        case ["tool_calls", _, *rest] if not message.get("tool_calls"):
+            return ["function_call", *("name" if member == "id" else member for member in rest[-1:])]
+        case ["tool_calls", index, ("name" | "arguments") as member] if index.isdecimal():
             call = _entry(message.get("tool_calls"), int(index))
             return ["tool_calls", index, *(_CUSTOM_MEMBERS[member] if "custom" in call else (member,))]
         case ["content", *_]:
@@ -97,7 +97,8 @@ def _item_steps(item: JsonObject, steps: list[str]) -> list[str]:
         case ["tool_calls", *rest]:
             return [member for member in rest[1:] if member in item]
         case ["content", *rest]:
-            return _content_steps(item, ["output" if "output" in item else "content", *rest])
+            is_output = str(item.get("type")).endswith("_output")
+            return _content_steps(item, ["output" if is_output else "content", *rest])
         case _:
             return steps
 

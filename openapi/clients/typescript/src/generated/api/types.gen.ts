@@ -1428,19 +1428,19 @@ export type CreateChatCompletion = {
     /**
      * Temperature
      */
-    temperature?: number | null;
+    temperature?: number | number | null;
     /**
      * Top P
      */
-    top_p?: number | null;
+    top_p?: number | number | null;
     /**
      * Frequency Penalty
      */
-    frequency_penalty?: number | null;
+    frequency_penalty?: number | number | null;
     /**
      * Presence Penalty
      */
-    presence_penalty?: number | null;
+    presence_penalty?: number | number | null;
     /**
      * Logprobs
      */

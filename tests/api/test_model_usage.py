@@ -238,6 +238,17 @@ async def test_no_model_is_asked_while_a_transaction_is_open(modelled: Service, 
     assert await usage(tenant) == []
 
 
+async def usage_in_pages(client: Client, params: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of all pages. `params` get the cursor of the last page."""
+    rows: list[dict[str, Any]] = []
+    while True:
+        page = (await client.get("/v1/admin/usage", params=params)).json()
+        rows += page["data"]
+        if not page["has_more"]:
+            return rows
+        params["cursor"] = page["next_cursor"]
+
+
 async def test_usage_is_listed_by_day_in_pages_and_an_operator_sees_all_tenants(
     modelled: Service, tenant: Client
 ) -> None:
@@ -246,15 +257,10 @@ async def test_usage_is_listed_by_day_in_pages_and_an_operator_sees_all_tenants(
             "insert into model_usage values ($1, date '2026-01-01' + $2::int, $3, $4, 1, 0, 5, 5, 0.5)",
             [(tenant.tenant_id, n // 4, ("facts", "summary")[n % 2], ("a", "b")[n // 2 % 2]) for n in range(20)],
         )
+    params: dict[str, Any] = {}
     for order in ("asc", "desc"):
-        seen: list[dict[str, Any]] = []
-        params: dict[str, Any] = {"limit": 3, "order": order}
-        while True:
-            page = (await tenant.get("/v1/admin/usage", params=params)).json()
-            seen += page["data"]
-            if not page["has_more"]:
-                break
-            params["cursor"] = page["next_cursor"]
+        params = {"limit": 3, "order": order}
+        seen = await usage_in_pages(tenant, params)
         keys = [(row["day"], row["purpose"], row["model"]) for row in seen]
         assert len(set(keys)) == len(keys) == 20
         assert keys == sorted(keys, reverse=order == "desc")
@@ -267,7 +273,7 @@ async def test_usage_is_listed_by_day_in_pages_and_an_operator_sees_all_tenants(
     key = await modelled.container.tenancy.create_key(tenant.tenant_id, name="o", scopes=[Scope.OPERATOR])
     async with modelled.client(str(key)) as operator, await modelled.new_tenant() as other:
         await ask(modelled, other)
-        rows = await usage(operator, all_tenants="true", limit=200)
+        rows = await usage_in_pages(operator, {"all_tenants": "true", "limit": 200})
         assert {format_id(one.tenant_id) for one in (tenant, other)} <= {row["tenant_id"] for row in rows}
         problem(await operator.get("/v1/admin/usage"), 403, "forbidden")
 

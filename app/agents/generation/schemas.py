@@ -56,7 +56,7 @@ OpenAIMetadata: TypeAlias = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
 """Metadata in OpenAI's format."""
-_PassedValue: TypeAlias = Annotated[JsonValue, SkipValidation]
+PassedValue: TypeAlias = Annotated[JsonValue, SkipValidation]
 _ConversationMetadata: TypeAlias = Annotated[OpenAIMetadata, AfterValidator(with_valid_policies)]
 
 TokenBudget = Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)]
@@ -230,16 +230,14 @@ class CreateChatCompletion(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    conversation_id: _PassedValue | None = Field(
+    conversation_id: PassedValue | None = Field(
         default=None, description="The conversation, as in the header X-Conversation-Id."
     )
-    token_budget: _PassedValue | None = Field(
+    token_budget: PassedValue | None = Field(
         default=None, description="The token budget of the context; only with a conversation."
     )
-    context: _PassedValue | None = Field(
-        default=None, description="How the context is built; only with a conversation."
-    )
-    on_disconnect: _PassedValue | None = Field(
+    context: PassedValue | None = Field(default=None, description="How the context is built; only with a conversation.")
+    on_disconnect: PassedValue | None = Field(
         default=None,
         description=f"{ON_DISCONNECT} Only with a conversation.",
         json_schema_extra={"enum": ["abort", "keep", None]},
@@ -259,7 +257,7 @@ class CreateChatCompletion(BaseModel):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     stop: str | list[str] | None = None
-    tools: list[_PassedValue] | None = None
+    tools: list[PassedValue] | None = None
     tool_choice: str | ParsedObject | None = None
     parallel_tool_calls: bool | None = None
     response_format: ParsedObject | None = None

@@ -91,8 +91,8 @@ def fit(value: JsonObject, *, max_bytes: int) -> tuple[JsonObject, str | None]:
     shown, cut = _fit_texts(value, max_bytes=max_bytes)
     if answer_bytes(shown) <= max_bytes:
         return shown, cut
-    begun = cast("JsonObject", _beginning(shown, max_bytes - _AROUND))
-    return begun, f"{cut} Of long lists and objects, the first members are shown."
+    shortened = cast("JsonObject", _beginning(shown, max_bytes - _AROUND))
+    return shortened, f"{cut} Of long lists and objects, the first members are shown."
 
 
 def _fit_texts(value: JsonObject, *, max_bytes: int) -> tuple[JsonObject, str | None]:
@@ -126,7 +126,9 @@ def _beginning(value: JsonValue, room: int, depth: int = 0) -> JsonValue:
 
 
 def _shares(parts: Sequence[JsonValue], beside: Sequence[int], room: int, *, least: int) -> list[int]:
-    """Share a room among the first parts, in bytes: small ones whole, larger lists and objects alike, from `least`.
+    """Return the bytes of the first parts in so many bytes: small ones whole, larger lists and objects alike.
+
+    Each of these has at least `least` bytes.
 
     `beside`: bytes of the names of the parts, and of commas and colons.
     """

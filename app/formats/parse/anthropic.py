@@ -37,14 +37,9 @@ def parse_message(message: JsonObject, at: str) -> list[ParsedTurn]:
     if role is Role.SYSTEM:
         extra = find_difference(message, {"role": role.value, "content": message["content"]})
         return [ParsedTurn(role, kind_of(role), _FORMAT, pack(_FORMAT, content, extra))]
-    pointers = [f"{at}/content/{index}" for index in range(len(blocks))]
+    sent = _blocks_of(blocks, "tool_result", at)
     results = validation.require_distinct(
-        {
-            pointer: _result(block, pointer)
-            for pointer, block in zip(pointers, blocks, strict=True)
-            if block["type"] == "tool_result"
-        },
-        "tool_call_id",
+        {pointer: _result(block, pointer) for pointer, block in sent.items()}, "tool_call_id"
     )
     rest = [block for block in blocks if block["type"] != "tool_result"]
     message_content = content if isinstance(content, str) else rest
@@ -95,15 +90,8 @@ def given_result(result: JsonObject) -> JsonObject:
 
 
 def _assistant(message: JsonObject, content: str | list[JsonObject], blocks: list[JsonObject], at: str) -> ParsedTurn:
-    pointers = [f"{at}/content/{index}" for index in range(len(blocks))]
-    calls = validation.require_distinct(
-        {
-            pointer: _call(block, pointer)
-            for pointer, block in zip(pointers, blocks, strict=True)
-            if block["type"] == "tool_use"
-        },
-        "id",
-    )
+    sent = _blocks_of(blocks, "tool_use", at)
+    calls = validation.require_distinct({pointer: _call(block, pointer) for pointer, block in sent.items()}, "id")
     rest = [
         block if block["type"] == "text" else item_part(_FORMAT, block)
         for block in blocks
@@ -182,3 +170,8 @@ def _native(turns: Sequence[TurnLike]) -> JsonObject | None:
     role = Role.ASSISTANT if said.role is Role.ASSISTANT else Role.USER
     message = restore(_modelled_message(role, message_content, said.tool_calls, results.tool_results), extra)
     return message if validation.is_parsed_as(lambda: parse_message(message, ""), turns) else None
+
+
+def _blocks_of(blocks: Sequence[JsonObject], kind: str, at: str) -> dict[str, JsonObject]:
+    """Return the blocks of a type, by their pointers."""
+    return {f"{at}/content/{index}": block for index, block in enumerate(blocks) if block["type"] == kind}

@@ -11,6 +11,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from app.core.errors import AppError
+from app.formats.parts import type_of
 from app.formats.response_items import output_key
 from app.formats.schemas import Format, JsonObject
 
@@ -106,17 +107,17 @@ def _item_steps(item: JsonObject, steps: list[str]) -> list[str]:
 def _anthropic_steps(message: JsonObject, steps: list[str]) -> list[str]:
     content = message.get("content")
     blocks = content if isinstance(content, list) else []
-    turned = "tool_use" if message.get("role") == "assistant" else "tool_result"
+    block_type = "tool_use" if message.get("role") == "assistant" else "tool_result"
     match steps:
         case [("tool_calls" | "tool_results"), index, *rest]:
-            number = [at for at, block in enumerate(blocks) if _type_of(block) == turned][int(index)]
+            number = [at for at, block in enumerate(blocks) if type_of(block) == block_type][int(index)]
             inner = [_ANTHROPIC_MEMBERS.get(rest[0], rest[0]), *rest[1:]] if rest else []
             block = _entry(content, number)
             return ["content", str(number), *(_content_steps(block, inner) if inner[:1] == ["content"] else inner)]
         case [("tool_calls" | "tool_results")]:
             return ["content"]
         case ["content", index, *rest] if index.isdecimal():
-            others = [at for at, block in enumerate(blocks) if _type_of(block) != turned]
+            others = [at for at, block in enumerate(blocks) if type_of(block) != block_type]
             return ["content", str(others[int(index)]), *rest] if int(index) < len(others) else ["content"]
         case _:
             return steps
@@ -144,7 +145,3 @@ def _content_steps(owner: JsonObject, steps: list[str]) -> list[str]:
 def _entry(entries: JsonValue, index: int) -> JsonObject:
     entry = entries[index] if isinstance(entries, list) and index < len(entries) else None
     return entry if isinstance(entry, dict) else {}
-
-
-def _type_of(block: JsonValue) -> JsonValue:
-    return block.get("type") if isinstance(block, dict) else None

@@ -2,10 +2,17 @@
 
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, SkipValidation, StrictBool, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictInt
 
 from app.agents.generation.messages import MAX_MESSAGES
-from app.agents.generation.schemas import ON_DISCONNECT, ContextOptions, OnDisconnect, OpenAIMetadata, TokenBudget
+from app.agents.generation.schemas import (
+    ON_DISCONNECT,
+    ContextOptions,
+    OnDisconnect,
+    OpenAIMetadata,
+    PassedValue,
+    TokenBudget,
+)
 from app.context.schemas import MAX_SYSTEM_CHARACTERS
 from app.conversations.schemas.conversations import Name, ParsedObject
 from app.formats.message_schemas import DocumentedAs, ResponsesItem
@@ -45,7 +52,6 @@ _TOOL_CHOICES: list[JsonValue] = [
 ]
 
 Item: TypeAlias = Annotated[ParsedObject, DocumentedAs(ResponsesItem)]
-PassedValue: TypeAlias = Annotated[JsonValue, SkipValidation]
 Text: TypeAlias = Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)]
 
 
